@@ -1,0 +1,45 @@
+"""Time, handed in: aware UTC instants for records, a monotonic reading for every duration.
+
+Wall clocks of two nodes are never compared; freshness is a change of a counter timed on `monotonic`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime, timezone
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the code may know about time."""
+
+    def now(self) -> datetime:
+        """The current instant, aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that only goes forward and has no meaning elsewhere."""
+        ...
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until `event` is set, at most `seconds`. True when it was set."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait(max(0.0, seconds))
+
+
+def format_time(at: datetime) -> str:
+    """ISO-8601 in UTC with a `Z`, as NVRx writes it."""
+    return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")

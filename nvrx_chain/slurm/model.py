@@ -1,0 +1,156 @@
+"""What Slurm says, as values: one dataclass per kind of answer. Pure vocabulary, nothing is read here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from nvrx_chain.slurm.states import JobState, NodeState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedTask:
+    """One row of squeue: one array task (a job that is no array is its own task 0 with `is_array` False).
+
+    `array_task_id` is None for a row that stands for several tasks that could not be told apart (a list that
+    Slurm cut short): "at least one task, more unknown". Times are aware UTC, None when Slurm has none (yet).
+    """
+
+    job_id: int
+    array_job_id: int
+    array_task_id: int | None
+    is_array: bool
+    state: JobState
+    raw_state: str
+    reason: str
+    nodelist: str
+    partition: str
+    dependency: str
+    user: str
+    submitted_at: datetime | None
+    started_at: datetime | None
+    comment: str
+    name: str
+
+    @property
+    def spec(self) -> str:
+        """The words that name exactly this task to scancel and scontrol, e.g. `123_4`."""
+        if not self.is_array or self.array_task_id is None:
+            return str(self.job_id)
+        return f"{self.array_job_id}_{self.array_task_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReading:
+    """A squeue that answered. Ended tasks stay listed for MinJobAge; an absent task proves nothing by itself."""
+
+    tasks: tuple[QueuedTask, ...]
+    read_at: datetime
+
+    def of(self, array_job_id: int) -> tuple[QueuedTask, ...]:
+        """The tasks of one array job, in the order of their index (unknown indices last)."""
+        rows = [task for task in self.tasks if task.array_job_id == array_job_id]
+        return tuple(sorted(rows, key=lambda t: (t.array_task_id is None, t.array_task_id or 0)))
+
+    def task(self, array_job_id: int, array_task_id: int) -> QueuedTask | None:
+        """The row of one array task; a live row wins over an ended one of the same index."""
+        rows = [t for t in self.of(array_job_id) if t.array_task_id == array_task_id]
+        rows.sort(key=lambda t: t.state.is_terminal)
+        return rows[0] if rows else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountedTask:
+    """One sacct row of an allocation, with the highest exit code of its steps where sacct gave one."""
+
+    job_id: int | None
+    array_job_id: int
+    array_task_id: int | None
+    state: JobState
+    raw_state: str
+    cancelled_by: int | None
+    exit_code: int | None
+    exit_signal: int | None
+    step_exit_codes: tuple[int, ...]
+    submitted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    nodelist: str
+    user: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDetail:
+    """One record of `scontrol show job`. `fields` holds every key as Slurm printed it."""
+
+    job_id: int
+    array_job_id: int
+    array_task_id: int | None
+    name: str
+    user: str
+    state: JobState
+    reason: str
+    dependency: str
+    requeue: bool | None
+    restarts: int
+    exit_code: int | None
+    exit_signal: int | None
+    array_task_throttle: int | None
+    nodelist: str
+    batch_host: str
+    comment: str
+    work_dir: str
+    command: str
+    partition: str
+    time_limit_seconds: int | None
+    submitted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    fields: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node as sinfo shows it."""
+
+    name: str
+    state: NodeState
+    raw_state: str
+    responding: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """The parts of `scontrol show config` that a chain depends on. Durations in seconds, None when not shown."""
+
+    cluster_name: str
+    version: str
+    max_array_size: int | None
+    kill_wait_seconds: int | None
+    slurmd_timeout_seconds: int | None
+    min_job_age_seconds: int | None
+    preempt_mode: str
+    accounting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One partition. `max_time_seconds` None is no limit; `gpus_per_node` None is "sinfo did not say"."""
+
+    name: str
+    is_default: bool
+    available: bool
+    max_time_seconds: int | None
+    node_count: int
+    gpus_per_node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """sbatch took the job. `cluster` is set when sbatch named one."""
+
+    array_job_id: int
+    cluster: str | None
+    warnings: str
