@@ -1,0 +1,1 @@
+"""What is on disk: the paths of a run directory, the records in it, and how they are read and written."""

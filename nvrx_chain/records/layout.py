@@ -1,0 +1,141 @@
+"""Every path under a run directory, in one place. Pure: nothing is read or created here. See docs/protocol.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_INDEXED = re.compile(r"(joined|left|lease)\.(\d{1,9})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDirectory:
+    """`<run_dir>/generations/<array_job_id>`: all that one generation wrote."""
+
+    path: Path
+    array_job_id: int
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def cycle_infos(self) -> Path:
+        return self.path / "cycle_infos"
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.control / "rendezvous.json"
+
+    @property
+    def no_restart(self) -> Path:
+        return self.control / "no_restart.json"
+
+    @property
+    def closed(self) -> Path:
+        return self.control / "closed.json"
+
+    @property
+    def walltime(self) -> Path:
+        return self.control / "walltime.json"
+
+    @property
+    def inquiry(self) -> Path:
+        return self.control / "inquiry.json"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "record.json"
+
+    def lease(self, array_task_id: int) -> Path:
+        return self.control / f"lease.{array_task_id}.json"
+
+    def joined(self, array_task_id: int) -> Path:
+        return self.control / f"joined.{array_task_id}.json"
+
+    def left(self, array_task_id: int) -> Path:
+        return self.control / f"left.{array_task_id}.json"
+
+    def launcher_exit(self, array_task_id: int, node: str) -> Path:
+        return self.control / f"launcher_exit.{array_task_id}.{node}.json"
+
+    def task_log(self, array_task_id: int) -> Path:
+        return self.logs / f"task_{array_task_id}.log"
+
+    def launcher_log(self, array_task_id: int) -> Path:
+        return self.logs / f"launcher_{array_task_id}.log"
+
+    @property
+    def application_log(self) -> Path:
+        """The prefix that a launcher turns into `app_cycle<N>.log`."""
+        return self.logs / "app.log"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The directory of one chain, on a file system that every node sees."""
+
+    path: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "chain.json"
+
+    @property
+    def script(self) -> Path:
+        return self.path / "generation.sbatch"
+
+    @property
+    def outcome(self) -> Path:
+        return self.path / "chain_outcome.json"
+
+    @property
+    def hold(self) -> Path:
+        return self.path / "hold.json"
+
+    @property
+    def history(self) -> Path:
+        return self.path / "history"
+
+    @property
+    def submissions(self) -> Path:
+        return self.path / "submissions"
+
+    @property
+    def generations(self) -> Path:
+        return self.path / "generations"
+
+    @property
+    def slurm_logs(self) -> Path:
+        """Where Slurm writes the standard output of the batch scripts. Made at submit: Slurm makes no directory."""
+        return self.path / "logs"
+
+    @property
+    def default_iteration_file(self) -> Path:
+        return self.path / "checkpoints" / "latest_checkpointed_iteration.txt"
+
+    def intent(self, sequence: int) -> Path:
+        return self.submissions / f"{sequence:04d}.json"
+
+    def submission_id(self, sequence: int) -> Path:
+        return self.submissions / f"{sequence:04d}.id.json"
+
+    def generation(self, array_job_id: int) -> GenerationDirectory:
+        return GenerationDirectory(self.generations / str(array_job_id), array_job_id)
+
+
+def parse_indexed_name(name: str) -> tuple[str, int] | None:
+    """`lease.12.json` -> ("lease", 12); None for any other name, temporary files included."""
+    match = _INDEXED.fullmatch(name)
+    return (match.group(1), int(match.group(2))) if match else None
+
+
+def parse_submission_name(name: str) -> tuple[int, bool] | None:
+    """`0003.json` -> (3, False), `0003.id.json` -> (3, True); None for any other name."""
+    match = re.fullmatch(r"(\d{4,9})(\.id)?\.json", name)
+    return (int(match.group(1)), match.group(2) is not None) if match else None

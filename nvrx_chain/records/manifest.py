@@ -1,0 +1,153 @@
+"""`chain.json` and `submissions/`: what a chain is and which array jobs belong to it. Written at submit, then fixed.
+
+Pure vocabulary; every default of a threshold stands here once.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from nvrx_chain.records.control import Record
+
+
+class LauncherKind(str, enum.Enum):
+    """Who restarts the ranks inside an allocation."""
+
+    FT_LAUNCHER = "ft_launcher"
+    TORCHRUN = "torchrun"
+    COMMAND = "command"
+
+
+class CompletionKind(str, enum.Enum):
+    """How a chain knows that training is finished."""
+
+    DONE_FILE = "done_file"
+    TARGET_ITERATION = "target_iteration"
+    EXIT_ZERO = "exit_zero"
+    TWO_QUIET_EXITS = "two_quiet_exits"
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of one generation. A task is `nodes_per_task` whole nodes."""
+
+    train_tasks: int
+    hot_spares: int
+    cold_spares: int
+    nodes_per_task: int
+    gpus_per_node: int
+    procs_per_node: int
+    segment: int | None = None
+
+    @property
+    def total(self) -> int:
+        """Array elements: T + H + C."""
+        return self.train_tasks + self.hot_spares + self.cold_spares
+
+    @property
+    def throttle(self) -> int:
+        """Array elements that may run at once: T + H."""
+        return self.train_tasks + self.hot_spares
+
+    @property
+    def min_nodes(self) -> int:
+        """Nodes that train."""
+        return self.train_tasks * self.nodes_per_task
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes that may be joined at once; never less than what can be alive, or a spare closes the rendezvous."""
+        return self.throttle * self.nodes_per_task
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that train. Spares never enlarge it."""
+        return self.min_nodes * self.procs_per_node
+
+
+class Launcher(msgspec.Struct, frozen=True, kw_only=True):
+    """The in-job launcher: `command` is a template of arguments for the kind `command`, empty otherwise."""
+
+    kind: LauncherKind
+    python: str
+    max_restarts: int
+    no_restart_exit_code: int = 93
+    command: tuple[str, ...] = ()
+    version: str | None = None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """The criterion of a finished training."""
+
+    kind: CompletionKind
+    done_file: str | None = None
+    target_iteration: int | None = None
+
+
+class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
+    """Every duration that steers a generation, in seconds."""
+
+    lease_interval: float = 5.0
+    lease_timeout: float = 30.0
+    self_fence: float = 20.0
+    drain: float = 10.0
+    control_poll: float = 1.0
+    gate_timeout: float = 900.0
+    fence_timeout: float = 600.0
+    fence_margin: float = 15.0
+    assemble_timeout: float = 0.0
+    inquiry_turn: float = 3.0
+    inquiry_quiet: float = 15.0
+    probe: float = 45.0
+    held_wait: float = 600.0
+    brake: float = 300.0
+    stuck: float = 1800.0
+    walltime_warning: float = 180.0
+    rendezvous_verdict: float = 60.0
+    teardown: float = 120.0
+
+
+class ChainManifest(Record, frozen=True, kw_only=True):
+    """`chain.json`: the identity and the settings of a chain."""
+
+    chain_id: str
+    job_name: str
+    user: str
+    uid: int
+    cluster: str | None
+    run_directory: str
+    submitted_at: str
+    package_version: str
+    interpreter: str
+    shape: Shape
+    chain_depth: int
+    time_limit_seconds: int | None
+    launcher: Launcher
+    workload: tuple[str, ...]
+    checkpoint_iteration_file: str
+    completion: Completion
+    thresholds: Thresholds = Thresholds()
+    fence_stuck: bool = False
+
+
+class SubmissionIntent(Record, frozen=True, kw_only=True):
+    """`submissions/<seq>.json`: written before sbatch runs, so that a lost reply can be resolved by its stamp."""
+
+    chain_id: str
+    sequence: int
+    stamp: str
+    argv: tuple[str, ...]
+    intended_at: str
+
+
+class SubmissionId(Record, frozen=True, kw_only=True):
+    """`submissions/<seq>.id.json`: the array job that the intent became. `submitted_at` is Slurm's own time."""
+
+    chain_id: str
+    sequence: int
+    array_job_id: int
+    cluster: str | None
+    submitted_at: str | None
+    adopted: bool
+    recorded_at: str
