@@ -1,0 +1,62 @@
+"""The `nvrx-chain` command: names its subcommands, imports the module of the one that runs, maps errors to exit codes.
+
+Touches: standard error. The modules are imported late so that `--help`, `submit --dry-run` and the batch script's
+run-task start fast and never import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from nvrx_chain import __version__
+from nvrx_chain.errors import NvrxError
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "submit": ("nvrx_chain.commands.submit:submit", "Submit a training job as a chain of generations."),
+    "status": ("nvrx_chain.commands.ops:status", "Show a chain: one line per generation."),
+    "cancel": ("nvrx_chain.commands.ops:cancel", "Stop a chain for good: queued generations first, then the running one."),
+    "hold": ("nvrx_chain.commands.ops:hold", "Keep the queued generations from starting."),
+    "release": ("nvrx_chain.commands.ops:release", "Let a held chain go on."),
+    "logs": ("nvrx_chain.commands.ops:logs", "Print or follow the logs of a generation."),
+    "sandbox": ("nvrx_chain.commands.sandbox:sandbox", "A real private Slurm cluster on this machine, and its faults."),
+    "demo": ("nvrx_chain.commands.demo:demo", "Watch a chain lose a rank and a node, resume and finish, on a sandbox."),
+    "run-task": ("nvrx_chain.commands.generation:run_task", "(internal) One array task; started by generation.sbatch."),
+    "run-launcher": ("nvrx_chain.commands.generation:run_launcher", "(internal) The launcher's wrapper on one node."),
+}
+_HIDDEN = frozenset({"run-task", "run-launcher"})
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports each one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in _COMMANDS if name not in _HIDDEN]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="nvrx-chain")
+def cli() -> None:
+    """Keep a long training job alive on Slurm: a chain of job-array generations."""
+
+
+def main() -> None:
+    """Entry point. An NvrxError becomes one line on standard error and its documented exit code."""
+    try:
+        cli.main(prog_name="nvrx-chain", standalone_mode=True)
+    except NvrxError as error:
+        click.echo(f"nvrx-chain: {error}", err=True)
+        sys.exit(int(error.exit_code))
