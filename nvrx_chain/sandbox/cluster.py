@@ -1,0 +1,170 @@
+"""A real private Slurm cluster on this machine, as one object: up, open, down, what it is doing.
+
+Touches: everything that bringup, teardown and faults touch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from nvrx_chain.clock import Clock, SystemClock
+from nvrx_chain.errors import SandboxError, Unobserved
+from nvrx_chain.sandbox import bringup, teardown
+from nvrx_chain.sandbox.bringup import Site
+from nvrx_chain.sandbox.config import Place, SandboxConfig
+from nvrx_chain.sandbox.programs import locate, search_path
+from nvrx_chain.sandbox.record import SandboxGone, SandboxState, claim, find_place, hold_lock, read_state
+from nvrx_chain.sandbox.teardown import DownReport
+
+_IDLE_SECONDS = 60.0
+_GRACE_SECONDS = 5.0
+
+
+class Sandbox:
+    """One sandbox. Every method reads the record again, so several handles and processes may work on it."""
+
+    def __init__(self, place: Place, state: SandboxState, clock: Clock) -> None:
+        self._place = place
+        self._state = state
+        self._clock = clock
+        self._path = search_path(os.environ)
+
+    @classmethod
+    def up(cls, config: SandboxConfig, *, clock: Clock | None = None) -> Sandbox:
+        """Start a cluster and return when all nodes are idle. What was started is ended again when this fails.
+
+        Raises SandboxError: a sandbox is there already, a package is missing, not root, a daemon did not start.
+        """
+        clock = clock or SystemClock()
+        path = search_path(os.environ)
+        programs = locate(path, accounting=config.accounting)
+        bringup.require_root("starting a sandbox")
+        bringup.check_namespaces(programs, path)
+        config = dataclasses.replace(config, directory=config.directory.resolve())
+        with claim(config, clock, uuid.uuid4().hex) as (place, state):
+            site = Site(place=place, state=state, programs=programs, path=path, clock=clock)
+            try:
+                _start(site)
+            except BaseException:
+                # Also on Ctrl-C: half a cluster is of no use and would keep ports.
+                teardown.end_processes(site.state, clock)
+                teardown.remove_files(place, created_directory=state.created_directory, keep_logs=False)
+                raise
+        return cls(place, site.state, clock)
+
+    @classmethod
+    def open(cls, directory: Path, *, clock: Clock | None = None) -> Sandbox:
+        """The sandbox of a directory, running or half-started. Raises SandboxError when there is none."""
+        directory = directory.resolve()
+        place = find_place(directory)
+        state = read_state(place) if place else None
+        if isinstance(state, Unobserved):
+            raise SandboxError(f"opening a sandbox: {state.reason}")
+        if place is None or state is None:
+            raise SandboxError("opening a sandbox: there is none", part=str(directory), hint="run `sandbox up` first")
+        return cls(place, state, clock or SystemClock())
+
+    @property
+    def directory(self) -> Path:
+        return self._place.directory
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self._place.slurm_conf
+
+    @property
+    def logs(self) -> Path:
+        """Where slurmctld, slurmd and the others write their logs."""
+        return self._place.data / "log"
+
+    @property
+    def config(self) -> SandboxConfig:
+        return self._state.config
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return self._state.config.node_names
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a child process needs on top of its environment to use this cluster."""
+        return {"SLURM_CONF": str(self._place.slurm_conf), "PATH": self._path}
+
+    def wait_idle(self, seconds: float = _IDLE_SECONDS) -> None:
+        """Wait until every node is idle. Raises SandboxError that names those which are not."""
+        bringup.await_idle(self._site(), self.node_names, seconds)
+
+    def down(self, *, grace_seconds: float = _GRACE_SECONDS, keep_logs: bool = False) -> DownReport:
+        """End it: jobs get `grace_seconds` to end after scancel, then everything is killed and removed.
+
+        May be repeated. Raises SandboxError that names any process that is left.
+        """
+        return end_directory(self.directory, self._clock, grace_seconds=grace_seconds, keep_logs=keep_logs)
+
+    def _site(self) -> Site:
+        state = read_state(self._place)
+        if not isinstance(state, SandboxState) or state.sandbox_id != self._state.sandbox_id:
+            raise SandboxGone("using a sandbox: it is gone", part=str(self.directory))
+        self._state = state
+        programs = locate(self._path, accounting=state.config.accounting)
+        return Site(place=self._place, state=state, programs=programs, path=self._path, clock=self._clock)
+
+    @contextlib.contextmanager
+    def _changing(self, doing: str) -> Iterator[Site]:
+        """The site while no other command changes it."""
+        bringup.require_root(doing)
+        with hold_lock(self._place.lock_file, self._clock, doing=doing):
+            yield self._site()
+
+
+def end_directory(
+    directory: Path, clock: Clock, *, grace_seconds: float = _GRACE_SECONDS, keep_logs: bool = False
+) -> DownReport:
+    """End whatever sandbox a directory has. None there is no error: the answer then says so."""
+    directory = directory.resolve()
+    nothing = DownReport(directory=directory, was_there=False)
+    place = find_place(directory)
+    if place is None:
+        return nothing
+    bringup.require_root("ending a sandbox")
+    try:
+        with hold_lock(place.lock_file, clock, doing="ending a sandbox"):
+            return _end_place(place, clock, grace_seconds=grace_seconds, keep_logs=keep_logs)
+    except SandboxGone:
+        # Another `down` was faster.
+        return nothing
+
+
+def _end_place(place: Place, clock: Clock, *, grace_seconds: float, keep_logs: bool) -> DownReport:
+    state = read_state(place)
+    if isinstance(state, Unobserved):
+        raise SandboxError(f"ending a sandbox: {state.reason}")
+    if state is None:
+        # A claim that was killed before its first record: nothing was started.
+        teardown.remove_files(place, created_directory=False, keep_logs=False)
+        return DownReport(directory=place.directory, was_there=True)
+    killed: tuple[str, ...] = ()
+    if state.ready:
+        path = search_path(os.environ)
+        programs = locate(path, accounting=False)
+        site = Site(place=place, state=state, programs=programs, path=path, clock=clock)
+        killed = teardown.end_jobs(site, grace_seconds)
+    count = teardown.end_processes(state, clock)
+    teardown.remove_files(place, created_directory=state.created_directory, keep_logs=keep_logs)
+    return DownReport(directory=place.directory, was_there=True, jobs_killed=killed, processes_ended=count)
+
+
+def _start(site: Site) -> None:
+    bringup.prepare_files(site)
+    bringup.start_munge(site)
+    bringup.start_controller(site)
+    bringup.start_nodes(site, site.state.config.node_names)
+    bringup.await_idle(site, site.state.config.node_names, _IDLE_SECONDS)
+    site.save(msgspec.structs.replace(site.state, ready=True))
