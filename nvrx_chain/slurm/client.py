@@ -1,8 +1,8 @@
 """What the rest of the project may ask of Slurm. Every answer is one of: a value, None, or `Unobserved`.
 
-Reads never raise for a Slurm that is down, they return `Unobserved(reason)`; None or an empty tuple means that
-Slurm answered and there is none. Writes raise: `SlurmError` when Slurm refused, `SlurmAmbiguous` when it may have
-done it. A write that returned was *accepted*, which proves nothing: the caller reads the queue again.
+Reads never raise for a Slurm that is down, they return `Unobserved(reason)`; None or an empty tuple means
+that Slurm answered and there is none. Writes raise: `SlurmError` when Slurm refused, `SlurmAmbiguous` when it
+may have done it. A write that returned was *accepted*, which proves nothing: the caller reads the queue again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class SlurmClient(Protocol):
         ...
 
     def accounting(self, array_job_ids: Sequence[int], since: datetime) -> tuple[AccountedTask, ...] | Unobserved:
-        """What sacct knows about these array jobs. Empty is "sacct answered, no rows", which is not "gone"."""
+        """What sacct knows about these array jobs. Empty is "it answered, no rows", which is not "gone"."""
         ...
 
-    def show_job(self, job_id: int) -> tuple[JobDetail, ...] | None | Unobserved:
+    def show_job(self, job_id: int) -> tuple[JobDetail, ...] | Unobserved | None:
         """All live records of a job or array job; None when Slurm no longer (or never) knew the id."""
         ...
 
@@ -53,7 +53,7 @@ class SlurmClient(Protocol):
     def submit(self, argv: Sequence[str]) -> Submitted:
         """Run sbatch with these arguments (without the word `sbatch`); `--parsable` is the caller's.
 
-        Raises SlurmError when sbatch refused the job, SlurmAmbiguous when it may have been queued all the same.
+        Raises SlurmError when sbatch refused the job, SlurmAmbiguous when it may have been queued anyway.
         """
         ...
 
@@ -62,7 +62,7 @@ class SlurmClient(Protocol):
         ...
 
     def nudge(self, spec: str) -> None:
-        """Make Slurm look at a task's node: a harmless `scancel --batch --signal=CONT`. Failing to is no error."""
+        """Make Slurm look at a task's node: a harmless `scancel --batch --signal=CONT`. Failure is no error."""
         ...
 
     def hold(self, specs: Sequence[str]) -> None:

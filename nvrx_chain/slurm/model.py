@@ -42,7 +42,7 @@ class QueuedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReading:
-    """A squeue that answered. Ended tasks stay listed for MinJobAge; an absent task proves nothing by itself."""
+    """A squeue that answered. Ended tasks stay listed for MinJobAge; absence proves nothing by itself."""
 
     tasks: tuple[QueuedTask, ...]
     read_at: datetime
@@ -123,7 +123,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """The parts of `scontrol show config` that a chain depends on. Durations in seconds, None when not shown."""
+    """What a chain depends on in `scontrol show config`. Durations in seconds, None when not shown."""
 
     cluster_name: str
     version: str

@@ -1,7 +1,7 @@
 """Slurm's words for the states of jobs and nodes, and how printed text becomes one of them. Pure.
 
-A word that is not listed here is UNKNOWN and counts as alive: a new Slurm release adds states, and nothing may be
-cancelled or fenced because a word was not understood.
+A word that is not listed here is UNKNOWN and counts as alive: a new Slurm release adds states, and nothing may
+be cancelled or fenced because a word was not understood.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CANCELLED_BY = re.compile(r"\bby\s+(\d{1,10})\b", re.ASCII)
 
 
 class JobState(enum.Enum):
-    """Base states and the flags that squeue prints in their place (man squeue, "JOB STATE CODES"; slurm.h)."""
+    """Base states and the flags that squeue prints in their place (man squeue, "JOB STATE CODES")."""
 
     BOOT_FAIL = "BOOT_FAIL"
     CANCELLED = "CANCELLED"
@@ -122,7 +122,7 @@ _JOB_CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedState:
-    """A state with the text it was read from. `cancelled_by` is the uid of `CANCELLED by 1001`; 0 is Slurm or root."""
+    """A state and the text it was read from. `cancelled_by` is the uid of `CANCELLED by 1001`; 0 is root."""
 
     state: JobState
     raw: str
@@ -130,7 +130,7 @@ class ParsedState:
 
 
 def parse_job_state(text: str) -> ParsedState:
-    """Read a printed job state: long, compact (`NF`), cut (`OUT_OF_ME+`) or with a tail (`CANCELLED by 1001`)."""
+    """Read a job state: long, compact (`NF`), cut (`OUT_OF_ME+`) or with a tail (`CANCELLED by 1001`)."""
     raw = text.strip()
     words = raw.split()
     state = _match(words[0], JobState, _JOB_CODES, JobState.UNKNOWN) if words else JobState.UNKNOWN
@@ -174,7 +174,7 @@ class NodeState(enum.Enum):
 
     @property
     def is_down(self) -> bool:
-        """Slurm has given the node up. Drained, failing and powered-down nodes are not in this closed list."""
+        """Slurm has given the node up. Drained, failing, powered-down nodes are not in this closed list."""
         return self is NodeState.DOWN
 
 
@@ -203,7 +203,7 @@ _NODE_SUFFIXES = "*~#!%$@^-"
 def parse_node_state(text: str) -> tuple[NodeState, bool]:
     """Read a printed node state as (state, responding): `allocated*` is (ALLOCATED, False).
 
-    Of the flags that scontrol joins with `+` (`DOWN*+DRAIN`) only NOT_RESPONDING is read; the base state wins.
+    Of the flags that scontrol joins with `+` (`DOWN*+DRAIN`) only NOT_RESPONDING is read.
     """
     words = text.split()
     if not words:
