@@ -23,26 +23,29 @@ _RANGE = re.compile(r"(\d+)-(\d+)", re.ASCII)
 _MOST_NODES = 100_000
 
 
-def expand_nodelist(text: str) -> tuple[str, ...]:
-    """The names in a node list, each once, sorted by name and number; () where Slurm printed that it has none.
+def expand_nodes(text: str) -> tuple[str, ...]:
+    """The names in a node list, each once, in the order written (of a job: the batch host is the first).
 
-    Raises ValueError for text that is no node list (one that was cut short, say) or that holds over 100,000.
+    () where Slurm printed that there is none. Raises ValueError for text that is no node list (one that was cut
+    short, say) or that holds over 100,000 names.
     """
     stripped = text.strip()
     if stripped in _NONE:
         return ()
     if _WRITTEN.fullmatch(stripped) is None:
-        raise ValueError(f"read the node list {text!r}: not a list of node names")
-    if sum(_size(name) for name in _NAME.findall(stripped)) > _MOST_NODES:
+        raise ValueError(f"read the node list {text[:80]!r}: not a list of node names")
+    parts = _NAME.findall(stripped)
+    if sum(_size(part) for part in parts) > _MOST_NODES:
         raise ValueError(f"read the node list {text[:80]!r}: more than {_MOST_NODES} nodes")
     library = _library()
     try:
-        return tuple(library.NodeSet(stripped, resolver=library.RESOLVER_NOGROUP))
+        sets = [library.NodeSet(part, resolver=library.RESOLVER_NOGROUP) for part in parts]
     except library.NodeSetException as error:
-        raise ValueError(f"read the node list {text!r}: {error}") from error
+        raise ValueError(f"read the node list {text[:80]!r}: {error}") from error
+    return tuple(dict.fromkeys(str(name) for nodes in sets for name in nodes))
 
 
-def fold_nodelist(names: Iterable[str]) -> str:
+def fold_nodes(names: Iterable[str]) -> str:
     """One node list for these names, as short as Slurm writes it; empty for no names.
 
     Raises ValueError for a name that is no node name.
@@ -50,7 +53,9 @@ def fold_nodelist(names: Iterable[str]) -> str:
     listed = list(names)
     for name in listed:
         if _PLAIN.fullmatch(name) is None:
-            raise ValueError(f"fold node names: {name!r} is no node name")
+            raise ValueError(f"fold node names: {name[:80]!r} is no node name")
+    if not listed:
+        return ""
     library = _library()
     return str(library.NodeSet.fromlist(listed, resolver=library.RESOLVER_NOGROUP))
 
