@@ -2,5 +2,7 @@
 
 from nvrx_chain.sandbox.cluster import Sandbox
 from nvrx_chain.sandbox.config import SandboxConfig
+from nvrx_chain.sandbox.faults import FaultKind, FaultReport
+from nvrx_chain.sandbox.job_faults import BatchScope
 
-__all__ = ["Sandbox", "SandboxConfig"]
+__all__ = ["BatchScope", "FaultKind", "FaultReport", "Sandbox", "SandboxConfig"]

@@ -21,9 +21,9 @@ from nvrx_chain.sandbox import render
 from nvrx_chain.sandbox.config import CONTROLLER, MUNGE, Place
 from nvrx_chain.sandbox.controller import Controller
 from nvrx_chain.sandbox.processes import Daemon, DaemonSpec, start_daemons, wait_until
-from nvrx_chain.sandbox.procfs import find_process
+from nvrx_chain.sandbox.procfs import find_process, read_environment
 from nvrx_chain.sandbox.programs import run
-from nvrx_chain.sandbox.record import SandboxState, write_state
+from nvrx_chain.sandbox.record import SandboxState, write_public, write_state
 
 ID_VARIABLE = "NVRX_SANDBOX_ID"
 _START_SECONDS = 30.0
@@ -104,6 +104,12 @@ def require_root(doing: str) -> None:
         raise SandboxError(f"{doing}: needs root, since nodes are namespaces of their own", hint="run it with sudo")
 
 
+def require_outside(state: SandboxState, doing: str) -> None:
+    """Raises SandboxError inside a node of this very sandbox, where its processes have other numbers or none."""
+    if read_environment(1).get(ID_VARIABLE) == state.sandbox_id:
+        raise SandboxError(f"{doing}: this is one of its nodes", hint="run it outside the sandbox's jobs")
+
+
 def check_namespaces(programs: Mapping[str, str], path: str) -> None:
     """Raises SandboxError unless this machine lets us make nodes: being root is not enough in most containers."""
     try:
@@ -125,11 +131,11 @@ def prepare_files(site: Site) -> None:
     except OSError as error:
         raise SandboxError(f"preparing a sandbox: {error.strerror}", part=str(error.filename)) from error
     write_atomic(place.munge_key, os.urandom(1024), mode=0o400)
-    write_atomic(place.slurm_conf, render.render_slurm_conf(config, place, ports).encode())
-    write_atomic(place.runtime / "gres.conf", render.render_gres_conf(config, place).encode())
-    write_atomic(place.runtime / "cgroup.conf", render.render_cgroup_conf().encode())
-    write_atomic(place.hosts_file, render.render_hosts(config, place, host_file).encode())
-    write_atomic(place.node_script, render.render_node_script().encode(), mode=0o755)
+    write_public(place.slurm_conf, render.render_slurm_conf(config, place, ports).encode())
+    write_public(place.runtime / "gres.conf", render.render_gres_conf(config, place).encode())
+    write_public(place.runtime / "cgroup.conf", render.render_cgroup_conf().encode())
+    write_public(place.hosts_file, render.render_hosts(config, place, host_file).encode())
+    write_public(place.node_script, render.render_node_script().encode(), mode=0o755)
 
 
 def _make_directories(place: Place, *, gpus: int) -> None:

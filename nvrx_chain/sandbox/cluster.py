@@ -16,11 +16,15 @@ import msgspec
 
 from nvrx_chain.clock import Clock, SystemClock
 from nvrx_chain.errors import SandboxError, Unobserved
-from nvrx_chain.sandbox import bringup, teardown
+from nvrx_chain.sandbox import bringup, controller_faults, job_faults, node_faults, teardown
+from nvrx_chain.sandbox.accounting import start_accounting
 from nvrx_chain.sandbox.bringup import Site
 from nvrx_chain.sandbox.config import Place, SandboxConfig
+from nvrx_chain.sandbox.faults import FaultReport
+from nvrx_chain.sandbox.job_faults import BatchScope
 from nvrx_chain.sandbox.programs import locate, search_path
 from nvrx_chain.sandbox.record import SandboxGone, SandboxState, claim, find_place, hold_lock, read_state
+from nvrx_chain.sandbox.status import SandboxStatus, read_status
 from nvrx_chain.sandbox.teardown import DownReport
 
 _IDLE_SECONDS = 60.0
@@ -43,9 +47,9 @@ class Sandbox:
         Raises SandboxError: a sandbox is there already, a package is missing, not root, a daemon did not start.
         """
         clock = clock or SystemClock()
+        bringup.require_root("starting a sandbox")
         path = search_path(os.environ)
         programs = locate(path, accounting=config.accounting)
-        bringup.require_root("starting a sandbox")
         bringup.check_namespaces(programs, path)
         config = dataclasses.replace(config, directory=config.directory.resolve())
         with claim(config, clock, uuid.uuid4().hex) as (place, state):
@@ -97,9 +101,13 @@ class Sandbox:
         """What a child process needs on top of its environment to use this cluster."""
         return {"SLURM_CONF": str(self._place.slurm_conf), "PATH": self._path}
 
+    def status(self) -> SandboxStatus:
+        """How every daemon and node is. Works for an ordinary user too, who sees less of the nodes."""
+        return read_status(self._read_site("looking at a sandbox"))
+
     def wait_idle(self, seconds: float = _IDLE_SECONDS) -> None:
         """Wait until every node is idle. Raises SandboxError that names those which are not."""
-        bringup.await_idle(self._site(), self.node_names, seconds)
+        bringup.await_idle(self._site("waiting for nodes"), self.node_names, seconds)
 
     def down(self, *, grace_seconds: float = _GRACE_SECONDS, keep_logs: bool = False) -> DownReport:
         """End it: jobs get `grace_seconds` to end after scancel, then everything is killed and removed.
@@ -108,10 +116,57 @@ class Sandbox:
         """
         return end_directory(self.directory, self._clock, grace_seconds=grace_seconds, keep_logs=keep_logs)
 
-    def _site(self) -> Site:
+    def kill_node(self, node: str) -> FaultReport:
+        """Power loss of a node: everything on it is gone at once, and Slurm is not told."""
+        return node_faults.kill_node(self._site("killing a node"), node)
+
+    def freeze_node(self, node: str) -> FaultReport:
+        """Everything on a node stops; its connections stay open."""
+        return node_faults.freeze_node(self._site("freezing a node"), node)
+
+    def freeze_slurmd(self, node: str) -> FaultReport:
+        """Only the slurmd of a node stops; its jobs run on."""
+        return node_faults.freeze_slurmd(self._site("freezing a slurmd"), node)
+
+    def thaw_node(self, node: str) -> FaultReport:
+        """Whatever is stopped on a node goes on."""
+        return node_faults.thaw_node(self._site("thawing a node"), node)
+
+    def drain_node(self, node: str) -> FaultReport:
+        """No new job starts on a node."""
+        return node_faults.drain_node(self._site("draining a node"), node)
+
+    def revive_node(self, node: str) -> FaultReport:
+        """A node is powered on, thawed or resumed, whichever it needs, and in service when this returns."""
+        with self._changing("reviving a node") as site:
+            return node_faults.revive_node(site, node)
+
+    def kill_task_0(self, array_job_id: int, *, scope: BatchScope = BatchScope.SHELL) -> FaultReport:
+        """SIGKILL in the batch step of array task 0, of its shell unless `scope` says otherwise; the node lives on."""
+        return job_faults.kill_batch(self._site("killing task 0"), array_job_id, 0, scope)
+
+    def kill_rank(self, array_job_id: int, rank: int) -> FaultReport:
+        """SIGKILL of the one training process with RANK=`rank` of an array job."""
+        return job_faults.kill_rank(self._site("killing a rank"), array_job_id, rank)
+
+    def stop_controller(self, *, kill: bool = False) -> FaultReport:
+        """slurmctld stops answering (SIGSTOP), or with `kill` is gone (SIGKILL)."""
+        return controller_faults.stop_controller(self._site("stopping the controller"), kill=kill)
+
+    def start_controller(self) -> FaultReport:
+        """slurmctld answers again when this returns."""
+        with self._changing("starting the controller") as site:
+            return controller_faults.restart_controller(site)
+
+    def _site(self, doing: str) -> Site:
+        bringup.require_root(doing)
+        return self._read_site(doing)
+
+    def _read_site(self, doing: str) -> Site:
         state = read_state(self._place)
         if not isinstance(state, SandboxState) or state.sandbox_id != self._state.sandbox_id:
-            raise SandboxGone("using a sandbox: it is gone", part=str(self.directory))
+            raise SandboxGone(f"{doing}: the sandbox is gone", part=str(self.directory))
+        bringup.require_outside(state, doing)
         self._state = state
         programs = locate(self._path, accounting=state.config.accounting)
         return Site(place=self._place, state=state, programs=programs, path=self._path, clock=self._clock)
@@ -119,9 +174,8 @@ class Sandbox:
     @contextlib.contextmanager
     def _changing(self, doing: str) -> Iterator[Site]:
         """The site while no other command changes it."""
-        bringup.require_root(doing)
         with hold_lock(self._place.lock_file, self._clock, doing=doing):
-            yield self._site()
+            yield self._site(doing)
 
 
 def end_directory(
@@ -150,6 +204,7 @@ def _end_place(place: Place, clock: Clock, *, grace_seconds: float, keep_logs: b
         # A claim that was killed before its first record: nothing was started.
         teardown.remove_files(place, created_directory=False, keep_logs=False)
         return DownReport(directory=place.directory, was_there=True)
+    bringup.require_outside(state, "ending a sandbox")
     killed: tuple[str, ...] = ()
     if state.ready:
         path = search_path(os.environ)
@@ -164,6 +219,8 @@ def _end_place(place: Place, clock: Clock, *, grace_seconds: float, keep_logs: b
 def _start(site: Site) -> None:
     bringup.prepare_files(site)
     bringup.start_munge(site)
+    if site.state.config.accounting:
+        start_accounting(site)
     bringup.start_controller(site)
     bringup.start_nodes(site, site.state.config.node_names)
     bringup.await_idle(site, site.state.config.node_names, _IDLE_SECONDS)

@@ -25,16 +25,17 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.1
-_SPAWN_SECONDS = 10.0
 
-# The outer shell ends at once, so the daemon belongs to init and not to the caller: no zombie, no SIGHUP, own session.
-# `read` without the line (the starter died) is false, and nothing is executed.
+# `setsid --fork` ends at once, so the daemon belongs to init and not to the caller: no zombie, no SIGHUP, own session.
+# (A shell's `&` would do too, but leaves SIGINT ignored in the daemon and so in every job.) `read` without the line
+# (the starter died) is false, and nothing is executed. The umask lets other users reach what slurmd makes for them.
 _GATE = """\
-exec 3<&0
+umask 022
+echo $$
 log=$1
 shift
-setsid sh -c 'read -r go <&3 && exec "$@" 3<&- </dev/null' gate "$@" >>"$log" 2>&1 </dev/null &
-echo $!
+exec >>"$log" 2>&1
+read -r go && exec "$@" </dev/null
 """
 
 
@@ -80,25 +81,19 @@ def _gate(spec: DaemonSpec, environ: Mapping[str, str]) -> Iterator[tuple[Daemon
     """One daemon behind its gate, and the pipe that opens it; closing the pipe unopened ends the gate."""
     doing = f"starting {spec.name}"
     with subprocess.Popen(
-        ["/bin/sh", "-c", _GATE, "sh", str(spec.log), *spec.argv],
+        ["setsid", "--fork", "/bin/sh", "-c", _GATE, "gate", str(spec.log), *spec.argv],
         env=dict(environ),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as shell:
-        assert shell.stdin is not None
-        assert shell.stdout is not None
-        answer = shell.stdout.readline()
-        try:
-            shell.wait(_SPAWN_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            shell.kill()
-            raise SandboxError(f"{doing}: the starting shell did not end in {_SPAWN_SECONDS:g} s") from error
+    ) as starter:
+        assert starter.stdin is not None
+        assert starter.stdout is not None
+        answer = starter.stdout.readline()
         process = read_process(int(answer)) if answer.strip().isdigit() else None
         if process is None:
             raise SandboxError(f"{doing}: it was gone at once", part=str(spec.log))
         with contextlib.suppress(BrokenPipeError):
-            yield Daemon(name=spec.name, id=process.id), shell.stdin
+            yield Daemon(name=spec.name, id=process.id), starter.stdin
 
 
 def send_signal(identity: ProcessId, number: signal.Signals) -> bool:

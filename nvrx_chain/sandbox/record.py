@@ -1,7 +1,7 @@
 """The record of one sandbox and the register of all sandboxes of this machine.
 
 The register is the directory /run/nvrx-sandbox: one numbered directory (slot) per sandbox, each with `state.json`. It
-goes with a reboot, as do the processes it names. A slot is claimed, and ports are chosen, under one lock of the
+names every process that may run. A slot is claimed, and ports are chosen, under one lock of the
 machine; a slot's own lock keeps two commands from changing one sandbox at once. Touches: that directory, TCP ports
 (bound for a moment to see that they are free).
 """
@@ -33,6 +33,7 @@ SCHEMA = 1
 _SLOTS = range(10, 250)
 _FIRST_PORT = 20_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_SECONDS = 60.0
 
 
@@ -49,6 +50,7 @@ class SandboxState(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int
     sandbox_id: str
+    boot_id: str
     created_at: str
     created_directory: bool
     config: SandboxConfig
@@ -64,7 +66,13 @@ class SandboxState(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_state(place: Place, state: SandboxState) -> None:
     """Replace the record. Raises RecordError."""
-    write_atomic(place.state_file, msgspec.json.encode(state, enc_hook=_encode) + b"\n")
+    write_public(place.state_file, msgspec.json.encode(state, enc_hook=_encode) + b"\n")
+
+
+def write_public(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Replace a file that other users need, whatever our umask is. Raises RecordError."""
+    write_atomic(path, content, mode=mode)
+    path.chmod(mode)
 
 
 def read_state(place: Place) -> SandboxState | None | Unobserved:
@@ -73,9 +81,16 @@ def read_state(place: Place) -> SandboxState | None | Unobserved:
     if content is None or isinstance(content, Unobserved):
         return content
     try:
-        return msgspec.json.decode(content, type=SandboxState, dec_hook=_decode)
+        state = msgspec.json.decode(content, type=SandboxState, dec_hook=_decode)
     except msgspec.DecodeError as error:
         return Unobserved(f"{place.state_file} is no record of a sandbox: {error}")
+    # Where /run is no tmpfs the record outlives a reboot; its processes do not, and their numbers are given anew.
+    return state if state.boot_id == read_boot_id() else msgspec.structs.replace(state, daemons=())
+
+
+def read_boot_id() -> str:
+    """What tells one boot of this machine from the next."""
+    return _BOOT_ID.read_text().strip()
 
 
 def _encode(value: Any) -> str:
@@ -118,7 +133,8 @@ def claim(config: SandboxConfig, clock: Clock, sandbox_id: str) -> Iterator[tupl
 
     Raises SandboxError when the directory has a sandbox already or nothing is free.
     """
-    REGISTER.mkdir(mode=0o755, exist_ok=True)
+    REGISTER.mkdir(exist_ok=True)
+    REGISTER.chmod(0o755)
     with contextlib.ExitStack() as held:
         with hold_register(clock):
             if find_place(config.directory) is not None:
@@ -135,6 +151,7 @@ def claim(config: SandboxConfig, clock: Clock, sandbox_id: str) -> Iterator[tupl
             state = SandboxState(
                 schema=SCHEMA,
                 sandbox_id=sandbox_id,
+                boot_id=read_boot_id(),
                 created_at=format_time(clock.now()),
                 created_directory=created,
                 config=config,
@@ -158,7 +175,7 @@ def _take_slot(directory: Path) -> Place:
             continue
         # A claim that was killed before it wrote its link: nothing was started in it.
         shutil.rmtree(runtime, ignore_errors=True)
-        runtime.mkdir(mode=0o755)
+        runtime.mkdir()
         runtime.chmod(0o755)
         (runtime / "directory").symlink_to(directory)
         return Place(runtime=runtime, slot=slot, directory=directory)

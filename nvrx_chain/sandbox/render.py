@@ -151,10 +151,10 @@ _NODE_SCRIPT = """\
 set -eu
 hostname "$1"
 mount --bind "$2" /etc/hosts
-"$3" -D -N "$1" -f "$4" &
-# A machine outlives its slurmd, and the first process of a machine collects orphans: bash does both while it waits.
+# In the foreground, since a command started with & ignores SIGINT, and so would every job. It may fail: a machine
+# outlives its slurmd. While bash waits for it or for the sleep, it collects orphans like the init of a machine.
+"$3" -D -N "$1" -f "$4" || echo "slurmd of $1 ended: $?"
 while :; do
-    wait || true
     sleep infinity
 done
 """
