@@ -13,6 +13,7 @@ from dataclasses import dataclass
 # slurm.conf(5): MaxArraySize is at most 4000001, so a larger index is no index.
 _LARGEST_INDEX = 4_000_000
 _ITEM = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?::(\d{1,7}))?", re.ASCII)
+_TASK_SPEC = re.compile(r"\d{1,18}(?:_(?:\d{1,9}|\[[\d,:-]{1,1000}\]))?", re.ASCII)
 _SPEC = re.compile(r"(?:\d+_)?(?P<open>\[?)(?P<items>[^\[\]%]*)(?:%(?P<throttle>\d*))?(?P<close>\]?)", re.ASCII)
 
 
@@ -77,3 +78,8 @@ def _parse_item(word: str) -> range | None:
     if last < first or last > _LARGEST_INDEX or step < 1:
         return None
     return range(first, last + 1, step)
+
+
+def is_task_spec(text: str) -> bool:
+    """Whether the text names jobs or array tasks by id alone: `123`, `123_4`, `123_[2-4,7]`."""
+    return _TASK_SPEC.fullmatch(text) is not None
