@@ -43,3 +43,14 @@ class SystemClock:
 def format_time(at: datetime) -> str:
     """ISO-8601 in UTC with a `Z`, as NVRx writes it."""
     return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """The instant of an ISO-8601 text with a zone; None for None and for text that is none."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None

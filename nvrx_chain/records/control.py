@@ -110,6 +110,13 @@ class Left(ControlRecord, frozen=True, kw_only=True):
     evidence: str
 
 
+class Cleared(ControlRecord, frozen=True, kw_only=True):
+    """`cleared.json`: the queue was read again and nothing of the closed generation is left to cancel."""
+
+    cleared_at: str
+    evidence: str
+
+
 class Inquiry(ControlRecord, frozen=True, kw_only=True):
     """`inquiry.json`: who asked Slurm about whom last, and the answer. Spares the controller a crowd of askers."""
 

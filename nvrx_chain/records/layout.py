@@ -49,6 +49,10 @@ class GenerationDirectory:
         return self.control / "inquiry.json"
 
     @property
+    def cleared(self) -> Path:
+        return self.control / "cleared.json"
+
+    @property
     def record(self) -> Path:
         return self.path / "record.json"
 

@@ -105,6 +105,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     stuck: float = 1800.0
     walltime_warning: float = 180.0
     rendezvous_verdict: float = 60.0
+    self_check: float = 30.0
     teardown: float = 120.0
 
 

@@ -1,0 +1,159 @@
+"""Fencing the predecessor: no rank of this generation starts while one of an earlier generation may still live.
+
+Singleton does not wait for COMPLETING tasks, and a node that Slurm gave up can live on. So the earlier generation is
+closed first (its tasks read that and stop), and then each of its tasks must have left, be ended on a node that answers,
+or have a lease that stood still longer than its own fence and drain take. `judge_fence` is pure. Touches: Slurm,
+control/.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nvrx_chain.errors import Unobserved
+from nvrx_chain.generation.board import Board
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.hooks import Hook, switched_off
+from nvrx_chain.liveness import LeaseWatch, fenced_after_seconds, is_unreachable
+from nvrx_chain.records.control import Closed
+from nvrx_chain.records.manifest import Thresholds
+from nvrx_chain.records.outcome import Outcome
+from nvrx_chain.slurm.model import Node, QueuedTask, QueueReading
+from nvrx_chain.slurm.nodelist import expand_nodes
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+ASK_SLURM_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierTask:
+    """What is known about one task of an earlier generation that may have had ranks."""
+
+    array_task_id: int
+    left: bool
+    row: QueuedTask | None
+    nodes: tuple[Node, ...]
+    still_seconds: float | None
+    interval_seconds: float | None
+
+
+def judge_fence(task: EarlierTask, thresholds: Thresholds) -> str | None:
+    """Why the ranks of an earlier task may still live; None when they cannot."""
+    if task.left:
+        return None
+    interval = task.interval_seconds or thresholds.lease_interval
+    needed = fenced_after_seconds(interval, thresholds.self_fence, thresholds.drain, thresholds.fence_margin)
+    if task.still_seconds is not None and task.still_seconds >= needed:
+        return None
+    state = task.row.raw_state if task.row else "not listed"
+    if task.row is not None and task.row.state.is_terminal:
+        silent = [node for node in task.nodes if is_unreachable(node)]
+        if task.nodes and not silent:
+            return None
+        if not task.nodes and not task.row.nodelist:
+            return None
+        state += f" on {', '.join(node.name for node in silent) or task.row.nodelist}, which does not answer"
+    still = "was never seen" if task.still_seconds is None else f"stood still for {task.still_seconds:.0f} s"
+    where = f" on {task.row.nodelist}" if task.row and task.row.nodelist else ""
+    return f"task {task.array_task_id}{where} is {state}, has not left, its lease {still} of {needed:.0f} s"
+
+
+class Fence:
+    """Waits until every earlier generation of this chain is certainly without ranks."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._watches: dict[int, LeaseWatch] = {}
+        self._boards = {
+            job: Board(context.chain.directory.generation(job), context.identity, context.clock)
+            for job in self._unfenced()
+        }
+        self._asked_at: float | None = None
+        self._reading: QueueReading | None = None
+        self._nodes: Mapping[str, Node] = {}
+
+    def _unfenced(self) -> list[int]:
+        """Earlier generations, newest first, back to and including the last one that launched: its own fence has
+        cleared everything before it."""
+        jobs = []
+        for job in self._context.chain.earlier_generations(self._context.array_job_id):
+            jobs.append(job)
+            record = self._context.chain.record_of(job)
+            if record is not None and record.launched_at is not None:
+                break
+        return jobs
+
+    def close_earlier(self) -> None:
+        """Tell every earlier generation that it is over, unless it knows."""
+        for board in self._boards.values():
+            board.prepare()
+            if board.closed() is None:
+                board.close(
+                    Outcome.SUPERSEDED,
+                    exit_code=None,
+                    evidence=(f"generation {self._context.array_job_id} started on {self._context.identity.host}",),
+                    leases={},
+                )
+
+    def blockers(self) -> tuple[str, ...]:
+        """What must still end, one sentence a task; empty when this generation may start ranks."""
+        if switched_off(Hook.NO_FENCE):
+            return ()
+        found = []
+        for job, board in self._boards.items():
+            for task in self._earlier_tasks(job, board):
+                why = judge_fence(task, self._context.thresholds)
+                if why is not None:
+                    found.append(f"generation {job}: {why}")
+        return tuple(found)
+
+    def _earlier_tasks(self, job: int, board: Board) -> list[EarlierTask]:
+        left, joined, leased = board.indexed("left"), board.indexed("joined"), board.indexed("lease")
+        if isinstance(left, Unobserved) or isinstance(joined, Unobserved) or isinstance(leased, Unobserved):
+            # A directory that cannot be listed says nothing: every task that could exist counts as present.
+            left, joined = (), tuple(range(self._context.manifest.shape.total))
+            leased = ()
+        open_tasks = sorted((set(joined) | set(leased)) - set(left))
+        if not open_tasks:
+            return []
+        watch = self._watches.setdefault(job, LeaseWatch())
+        now = self._context.clock.monotonic()
+        watch.observe(board.leases(tuple(open_tasks)), now)
+        closed = board.closed()
+        credit = closed if isinstance(closed, Closed) else None
+        self._ask_slurm(now)
+        return [self._earlier_task(job, task, watch, credit, now) for task in open_tasks]
+
+    def _earlier_task(self, job: int, task: int, watch: LeaseWatch, closed: Closed | None, now: float) -> EarlierTask:
+        row = self._reading.task(job, task) if self._reading else None
+        still = watch.still_seconds(task, now)
+        seen = closed.leases.get(str(task)) if closed else None
+        if still is not None and seen is not None and seen.counter == watch.counter(task):
+            # The counter only grows, so it stood still from the closer's look until ours as well.
+            still += max(0.0, seen.still_seconds)
+        nodes = [self._nodes[name] for name in expand_nodes(row.nodelist if row else "") if name in self._nodes]
+        return EarlierTask(
+            array_task_id=task,
+            left=False,
+            row=row,
+            nodes=tuple(nodes),
+            still_seconds=still,
+            interval_seconds=watch.interval(task),
+        )
+
+    def _ask_slurm(self, now: float) -> None:
+        if self._asked_at is not None and now - self._asked_at < ASK_SLURM_SECONDS:
+            return
+        self._asked_at = now
+        reading = self._context.client.queue(self._context.manifest.user)
+        self._reading = None if isinstance(reading, Unobserved) else reading
+        names: set[str] = set()
+        for job in self._boards:
+            for row in self._reading.of(job) if self._reading else ():
+                names.update(expand_nodes(row.nodelist))
+        nodes = self._context.client.nodes(sorted(names)) if names else {}
+        self._nodes = {} if isinstance(nodes, Unobserved) else nodes

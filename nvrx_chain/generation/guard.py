@@ -1,0 +1,133 @@
+"""What task 0 watches while training runs: dead peers, empty seats, a no-restart verdict, a signal that got lost.
+
+Touches: Slurm (one squeue per self-check, an inquiry about a silent peer), the rendezvous file.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+
+from nvrx_chain.errors import NvrxError, Unobserved
+from nvrx_chain.generation import rendezvous
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.inquiry import Inquirer
+from nvrx_chain.generation.session import StopCause, StopOrder
+from nvrx_chain.generation.watcher import Snapshot
+from nvrx_chain.liveness import Life, lease_is_stale
+from nvrx_chain.slurm.identity import verify_task
+from nvrx_chain.slurm.model import QueueReading
+from nvrx_chain.slurm.states import JobState
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN_SECONDS = 60.0
+
+
+class PeerGuard:
+    """The tick of task 0's session. Cancels nothing but a peer that is proven dead."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._inquirer = Inquirer(context)
+        self._asked_at: dict[int, float] = {}
+        self._dead: set[int] = set()
+        self._self_check = SelfCheck(context)
+
+    def tick(self, snapshot: Snapshot) -> StopOrder | None:
+        """One look; a StopOrder when this generation cannot go on."""
+        if snapshot.no_restart is not None:
+            return StopOrder(cause=StopCause.NO_RESTART, reason=snapshot.no_restart.cause)
+        lost = self._self_check.tick()
+        if lost is not None:
+            return StopOrder(cause=StopCause.LOST_SIGNAL, reason=lost)
+        self._bury()
+        self._suspect(snapshot)
+        self._reseat(snapshot)
+        return None
+
+    def _bury(self) -> None:
+        """Cancel a peer whose death is proven, so that a cold spare can start in its slot."""
+        taken = self._inquirer.take()
+        if taken is None or taken[1].life is not Life.DEAD:
+            return
+        task, judgement = taken
+        self._dead.add(task)
+        spec = f"{self._context.array_job_id}_{task}"
+        log.warning("peer is dead, cancelling task=%s evidence=%s", spec, judgement.evidence)
+        threading.Thread(target=self._cancel, args=(spec,), daemon=True).start()
+
+    def _cancel(self, spec: str) -> None:
+        try:
+            self._context.client.cancel([spec])
+        except NvrxError as error:
+            log.warning("cancel failed task=%s error=%s", spec, error)
+            # It stays suspect: the next inquiry finds it dead again and cancels again.
+            self._dead.discard(int(spec.rpartition("_")[2]))
+
+    def _suspect(self, snapshot: Snapshot) -> None:
+        if self._inquirer.busy:
+            return
+        now = self._context.clock.monotonic()
+        for task, view in snapshot.leases.items():
+            if task == 0 or task in snapshot.left or task in self._dead:
+                continue
+            stale = lease_is_stale(view.still_seconds, view.interval_seconds, self._context.thresholds.lease_timeout)
+            if stale and now - self._asked_at.get(task, -ASK_AGAIN_SECONDS) >= ASK_AGAIN_SECONDS:
+                self._asked_at[task] = now
+                self._inquirer.ask(task)
+                return
+
+    def _reseat(self, snapshot: Snapshot) -> None:
+        """With a launcher of fixed seats, hand the seat of a task that left or died to a waiting spare."""
+        current = snapshot.rendezvous
+        if self._context.takes_hot_spares or current is None or current.started_at is None:
+            return
+        gone = tuple({*snapshot.left, *self._dead})
+        train_tasks = self._context.manifest.shape.train_tasks
+        members = rendezvous.choose_members(snapshot.joined, gone, current.members, train_tasks)
+        if members != current.members and len(members) == train_tasks:
+            rendezvous.reseat(self._context, current, members)
+
+
+class SelfCheck:
+    """Whether Slurm is ending task 0 without a signal having arrived: a frozen slurmd delivers none."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._thread: threading.Thread | None = None
+        self._finding: str | None = None
+        self._next_at = context.clock.monotonic() + self._pause()
+
+    def tick(self) -> str | None:
+        """What Slurm says that should not be, None while all is well or Slurm does not answer."""
+        if self._finding is not None:
+            return self._finding
+        if self._thread is not None and self._thread.is_alive():
+            return None
+        if self._context.clock.monotonic() >= self._next_at:
+            self._next_at = self._context.clock.monotonic() + self._pause()
+            self._thread = threading.Thread(target=self._look, name="self-check", daemon=True)
+            self._thread.start()
+        return None
+
+    def _pause(self) -> float:
+        return self._context.thresholds.self_check * random.uniform(0.8, 1.2)
+
+    def _look(self) -> None:
+        reading = self._context.client.queue(self._context.manifest.user)
+        if isinstance(reading, Unobserved):
+            return
+        finding = self._judge(reading)
+        if finding is not None:
+            log.warning("%s", finding)
+            self._finding = finding
+
+    def _judge(self, reading: QueueReading) -> str | None:
+        row = reading.task(self._context.array_job_id, 0)
+        if row is None or verify_task(row, self._context.chain_identity()) is not None:
+            return None
+        if row.state is JobState.COMPLETING or row.state.is_terminal:
+            return f"Slurm shows this task as {row.raw_state} while it runs"
+        return None

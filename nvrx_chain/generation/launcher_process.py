@@ -1,0 +1,112 @@
+"""The launcher of this task as run-task sees it: one srun over the task's nodes, steered through its standard input.
+
+`-K0` is explicit: with kill-on-bad-exit a no-restart code arrives as 143. Standard input travels from srun to the step
+daemons directly and so reaches the wrappers also when slurmd is frozen. Touches: srun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+
+class LauncherProcess(Protocol):
+    """A running launcher, whatever starts it."""
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended, None while it runs."""
+        ...
+
+    def save(self) -> None:
+        """Ask the ranks to save: the time limit is near."""
+        ...
+
+    def stop(self, *, gentle: bool) -> None:
+        """Ask the wrappers to stop their launchers; `gentle` gives these the drain time to end by themselves."""
+        ...
+
+    def kill(self) -> None:
+        """End srun itself. The step's processes are then Slurm's to end."""
+        ...
+
+
+class SrunLauncher:
+    """The wrappers of all nodes of this task, started by one srun."""
+
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], log_path: Path) -> None:
+        with open(log_path, "ab", buffering=0) as output:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environ),
+                # Its own session: a signal to the batch shell's group must not end srun before run-task decides.
+                start_new_session=True,
+                bufsize=0,
+            )
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def save(self) -> None:
+        self._say(b"save\n")
+
+    def stop(self, *, gentle: bool) -> None:
+        self._say(b"stop gentle\n" if gentle else b"stop\n")
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            log.warning("killing srun pid=%s", self._process.pid)
+            self._process.kill()
+            self._process.wait()
+
+    def _say(self, words: bytes) -> None:
+        # A broken pipe means that srun has ended: poll() says so.
+        with contextlib.suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.write(words)
+
+
+def srun_argv(node_count: int, command: Sequence[str]) -> tuple[str, ...]:
+    """srun over every node of the allocation, one wrapper a node, whatever the site's or the user's defaults are."""
+    return (
+        "srun",
+        f"--nodes={node_count}",
+        f"--ntasks={node_count}",
+        "--ntasks-per-node=1",
+        "-K0",
+        "--wait=0",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--export=ALL",
+        "--unbuffered",
+        *command,
+    )
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of srun: the job's own, without SLURM_ and SRUN_ options that would change the step."""
+    dropped = {
+        "SLURM_KILL_BAD_EXIT",
+        "SLURM_WAIT",
+        "SLURM_STDINMODE",
+        "SLURM_STDOUTMODE",
+        "SLURM_STDERRMODE",
+        "SLURM_LABELIO",
+        "SLURM_CPU_BIND",
+        "SLURM_DISTRIBUTION",
+        "SLURM_EXPORT_ENV",
+    }
+    return {name: value for name, value in environ.items() if name not in dropped}
+
+
+def interpreter_argv(interpreter: str, *words: str) -> tuple[str, ...]:
+    """A command of ours by isolated interpreter: a stray json.py in the run directory must not win."""
+    return (interpreter, "-I", "-m", "nvrx_chain", *words)

@@ -1,0 +1,165 @@
+"""Every array task but 0: gate, launch, watch whether task 0 lives, close the generation when it is proven dead, leave.
+
+Closing asks everybody to leave and needs no proof of death; cancelling takes, and does. Touches: control/, Slurm.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nvrx_chain.errors import ExitCode, NvrxError
+from nvrx_chain.generation import closing
+from nvrx_chain.generation.closing import GenerationEnd
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.gate import Gate, GateAnswer
+from nvrx_chain.generation.hooks import Hook, switched_off
+from nvrx_chain.generation.inquiry import HostQuestion
+from nvrx_chain.generation.session import LOOP_SECONDS, Session, SessionEnd, StopCause, StopOrder
+from nvrx_chain.generation.stuck import StuckWatch
+from nvrx_chain.generation.takeover import clear_generation
+from nvrx_chain.generation.watcher import Snapshot
+from nvrx_chain.liveness import Life, lease_is_stale
+from nvrx_chain.records.outcome import Outcome
+
+log = logging.getLogger(__name__)
+
+OWN_FAILURE_SECONDS = 10.0
+"""How long a peer whose own launcher failed looks whether the generation ends with it, before it frees its slot."""
+
+
+class Peer:
+    """One life of a peer. `run` returns the exit code of run-task."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._fencing = not switched_off(Hook.NO_FENCE)
+        self._question = HostQuestion(context)
+        self._stuck = StuckWatch(context)
+
+    def run(self) -> ExitCode:
+        """Gate, session, leave."""
+        gate = Gate(self._context).wait()
+        if gate.answer is GateAnswer.HOST_DEAD:
+            return self._close(Outcome.LEASE_LOST, gate.why, ranks_gone=True)
+        if gate.answer is not GateAnswer.GO:
+            return self._leave_gate(gate.answer)
+        session = Session(self._context, self._tick).run()
+        return self._after(session)
+
+    def _leave_gate(self, answer: GateAnswer) -> ExitCode:
+        self._context.board.leave(f"left at the gate: {answer.value}")
+        if answer is GateAnswer.TERMINATED:
+            return ExitCode.TERMINATED
+        return ExitCode.FAILED if answer is GateAnswer.TIMED_OUT else ExitCode.DONE
+
+    def _tick(self, snapshot: Snapshot) -> StopOrder | None:
+        """While the launcher runs: a lease that stands still raises the question; the launchers may know more."""
+        dead = self._host_is_dead(snapshot)
+        if dead is not None:
+            return StopOrder(cause=StopCause.HOST_DEAD, reason=dead)
+        return self._stuck.tick(snapshot)
+
+    def _host_is_dead(self, snapshot: Snapshot) -> str | None:
+        """Slurm's proof that task 0 is dead, None while there is none."""
+        if not self._fencing:
+            return None
+        lease = snapshot.leases.get(0)
+        if lease is not None:
+            timeout = self._context.thresholds.lease_timeout
+            if lease_is_stale(lease.still_seconds, lease.interval_seconds, timeout):
+                self._question.raise_(f"the lease of task 0 stood still for {lease.still_seconds:.0f} s")
+            elif lease.still_seconds < lease.interval_seconds and not self._own_launcher_lost(snapshot):
+                self._question.drop()
+        judgement = self._question.tick(snapshot)
+        if judgement is not None and judgement.life is Life.DEAD:
+            return judgement.evidence
+        return None
+
+    def _own_launcher_lost(self, snapshot: Snapshot) -> bool:
+        return self._context.identity.array_task_id in snapshot.lost_hosts()
+
+    def _after(self, session: SessionEnd) -> ExitCode:
+        context = self._context
+        log.info("session ended cause=%s code=%s reason=%s", session.cause.value, session.exit_code, session.reason)
+        if session.cause is StopCause.HOST_DEAD:
+            return self._close(Outcome.LEASE_LOST, session.reason, ranks_gone=session.ranks_gone)
+        if session.cause is StopCause.STUCK:
+            return self._close(Outcome.STUCK, session.reason, ranks_gone=session.ranks_gone)
+        if session.ranks_gone:
+            context.board.leave(session.reason)
+        if session.cause is StopCause.TERMINATED:
+            return ExitCode.TERMINATED
+        if session.cause is StopCause.CLOSED:
+            return self._follow(context.watcher.latest())
+        if session.cause is StopCause.SELF_FENCED:
+            return ExitCode.FAILED
+        return self._await_verdict(session)
+
+    def _await_verdict(self, session: SessionEnd) -> ExitCode:
+        """The own launcher has ended. Find out whether the generation ends with it, then leave."""
+        context = self._context
+        failed = session.exit_code != 0
+        began = context.clock.monotonic()
+        if failed:
+            self._question.raise_(f"the own launcher ended with {session.exit_code}")
+        while True:
+            snapshot = context.watcher.latest()
+            if snapshot.closed is not None:
+                return self._follow(snapshot)
+            if context.signals.terminated:
+                return ExitCode.TERMINATED
+            dead = self._host_is_dead(snapshot) if failed else None
+            if dead is not None:
+                return self._close(Outcome.LEASE_LOST, dead, ranks_gone=session.ranks_gone)
+            if self._host_unreachable(snapshot):
+                return self._close(
+                    Outcome.RENDEZVOUS_LOST,
+                    f"the launchers of tasks {snapshot.lost_hosts()} lost the rendezvous host, its lease goes on",
+                    ranks_gone=session.ranks_gone,
+                )
+            if self._may_go(snapshot, failed, context.clock.monotonic() - began):
+                break
+            context.pause(LOOP_SECONDS)
+        if not failed:
+            return ExitCode.DONE
+        return ExitCode.HOST_LOST if self._own_launcher_lost(snapshot) else ExitCode.FAILED
+
+    def _host_unreachable(self, snapshot: Snapshot) -> bool:
+        """At least half of the training tasks lost a rendezvous host whose lease goes on: it lives, out of reach."""
+        lease = snapshot.leases.get(0)
+        if lease is None or lease.still_seconds >= self._context.thresholds.lease_timeout / 2:
+            return False
+        lost = [task for task in snapshot.lost_hosts() if task != 0]
+        return 2 * len(lost) >= self._context.manifest.shape.train_tasks and self._lost_long_enough()
+
+    def _lost_long_enough(self) -> bool:
+        # The host's own launcher may just have ended: its task 0 then closes the generation by itself.
+        return self._question.raised_seconds() > self._context.thresholds.rendezvous_verdict / 3
+
+    def _may_go(self, snapshot: Snapshot, failed: bool, waited: float) -> bool:
+        thresholds = self._context.thresholds
+        if not failed or self._own_launcher_lost(snapshot):
+            return waited > thresholds.rendezvous_verdict and not self._question.is_asking
+        lease = snapshot.leases.get(0)
+        host_moves = lease is not None and lease.still_seconds <= 2 * lease.interval_seconds
+        return waited > (OWN_FAILURE_SECONDS if host_moves else thresholds.rendezvous_verdict)
+
+    def _close(self, outcome: Outcome, why: str, *, ranks_gone: bool) -> ExitCode:
+        """Close the generation, unless somebody was faster, and see to it that nothing of it blocks the next one."""
+        context = self._context
+        end = GenerationEnd(outcome=outcome, evidence=(why,))
+        end = closing.close_now(context, end)
+        if ranks_gone:
+            context.board.leave(f"closed as {end.outcome.value}")
+        closing.complete_record(context, end)
+        clear_generation(context, end.outcome, winner=True)
+        return closing.EXIT_CODES[end.outcome]
+
+    def _follow(self, snapshot: Snapshot) -> ExitCode:
+        """Somebody closed the generation. Leave; help to clear it when its task 0 cannot."""
+        assert snapshot.closed is not None
+        try:
+            clear_generation(self._context, snapshot.closed.outcome, winner=False)
+        except NvrxError as error:
+            log.warning("helping to clear the generation failed: %s", error)
+        return ExitCode.DONE

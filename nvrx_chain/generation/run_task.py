@@ -1,0 +1,179 @@
+"""Wiring of run-task and run-launcher: builds the context from the allocation and the manifest, and lets it live.
+
+Touches: the environment, logging to the generation's directory, everything that it builds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from nvrx_chain.clock import Clock, SystemClock
+from nvrx_chain.errors import ExitCode, RecordError
+from nvrx_chain.generation.board import Board
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.identity import TaskIdentity, read_identity
+from nvrx_chain.generation.launcher_process import (
+    LauncherProcess,
+    SrunLauncher,
+    interpreter_argv,
+    srun_argv,
+    step_environment,
+)
+from nvrx_chain.generation.lease import LeaseWriter, lease_interval_seconds
+from nvrx_chain.generation.peer import Peer
+from nvrx_chain.generation.signals import SignalFlags
+from nvrx_chain.generation.task_zero import TaskZero
+from nvrx_chain.generation.watcher import CROWD, BoardWatcher
+from nvrx_chain.generation.wrapper import Wrapper
+from nvrx_chain.launchers.choose import plan_launch
+from nvrx_chain.launchers.seats import LaunchRequest, Seat
+from nvrx_chain.records.chain import ChainFiles, read_manifest
+from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.slurm.command_client import CommandLineClient
+
+log = logging.getLogger(__name__)
+
+
+def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
+    """Live as one array task of the chain in `run_dir`. Raises NvrxError when it cannot even start."""
+    signals = SignalFlags()
+    signals.install()
+    clock = SystemClock()
+    context = build_context(run_dir, environ, clock, CommandLineClient(clock=clock), signals)
+    log.info("run-task task=%s host=%s pid=%s", context.identity.spec, context.identity.host, context.identity.pid)
+    context.lease.start()
+    context.board.join()
+    context.watcher.start()
+    try:
+        code = TaskZero(context).run() if context.identity.array_task_id == 0 else Peer(context).run()
+    finally:
+        context.lease.stop()
+        context.watcher.stop()
+    log.info("run-task ends code=%s", int(code))
+    return code
+
+
+def build_context(
+    run_dir: Path, environ: Mapping[str, str], clock: Clock, client: SlurmClient, signals: SignalFlags
+) -> TaskContext:
+    """The context of this array task. Makes the generation's directories and starts logging there."""
+    directory = RunDirectory(run_dir)
+    manifest = read_manifest(directory)
+    identity = read_identity(environ)
+    board = Board(directory.generation(identity.array_job_id), identity, clock)
+    board.prepare()
+    _log_to(board.directory.task_log(identity.array_task_id))
+    chain = ChainFiles(directory, manifest.chain_id)
+    total = manifest.shape.total
+    interval = lease_interval_seconds(manifest.thresholds.lease_interval, identity.array_task_id, total)
+    poll = manifest.thresholds.control_poll * (2 if total > CROWD else 1)
+    every = identity.array_task_id == 0 or total <= CROWD
+    return TaskContext(
+        manifest=manifest,
+        chain=chain,
+        identity=identity,
+        board=board,
+        clock=clock,
+        client=client,
+        signals=signals,
+        lease=LeaseWriter(board, clock, interval),
+        watcher=BoardWatcher(board, chain, clock, poll, all_leases=every),
+        start_launcher=lambda: _start_launcher(manifest, board, identity, environ),
+    )
+
+
+def _start_launcher(
+    manifest: ChainManifest, board: Board, identity: TaskIdentity, environ: Mapping[str, str]
+) -> LauncherProcess:
+    for node in identity.nodes:
+        # An exit file of an earlier launch of this task would look like the end of this one.
+        board.directory.launcher_exit(identity.array_task_id, node).unlink(missing_ok=True)
+    command = interpreter_argv(manifest.interpreter, "run-launcher", "--run-dir", str(Path(manifest.run_directory)))
+    argv = srun_argv(len(identity.nodes), command)
+    return SrunLauncher(argv, step_environment(environ), board.directory.launcher_log(identity.array_task_id))
+
+
+def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
+    """Run the launcher of this node to its end; returns its exit code (128+n for a signal)."""
+    clock = SystemClock()
+    directory = RunDirectory(run_dir)
+    manifest = read_manifest(directory)
+    identity = read_identity(environ)
+    board = Board(directory.generation(identity.array_job_id), identity, clock)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    rendezvous = board.rendezvous()
+    if rendezvous is None:
+        raise RecordError("starting the launcher: there is no rendezvous file", part=str(board.directory.rendezvous))
+    node = environ.get("SLURMD_NODENAME") or identity.host
+    index = int(environ.get("SLURM_PROCID") or "0")
+    seat = Seat(
+        array_job_id=identity.array_job_id,
+        array_task_id=identity.array_task_id,
+        node_index=index,
+        node=node,
+        rendezvous_host=rendezvous.rendezvous_host,
+        rendezvous_port=rendezvous.rendezvous_port,
+        nonce=rendezvous.nonce,
+        node_rank=_node_rank(manifest, identity, rendezvous.members, index),
+        cycle_info_dir=str(board.directory.cycle_infos),
+        application_log=str(_application_log(board, manifest, identity, node)),
+        run_directory=str(run_dir),
+        checkpoint_iteration_file=manifest.checkpoint_iteration_file,
+    )
+    plan = plan_launch(
+        LaunchRequest(launcher=manifest.launcher, shape=manifest.shape, workload=manifest.workload, seat=seat)
+    )
+    wrapper = Wrapper(
+        board=board,
+        clock=clock,
+        thresholds=manifest.thresholds,
+        plan=plan,
+        node=node,
+        no_restart_exit_code=manifest.launcher.no_restart_exit_code,
+        rendezvous=(rendezvous.rendezvous_host, rendezvous.rendezvous_port),
+        log_path=_launcher_output(board, manifest, identity, node),
+    )
+    return wrapper.run()
+
+
+def _node_rank(manifest: ChainManifest, identity: TaskIdentity, members: tuple[int, ...], index: int) -> int:
+    """Rank of this node among the seats: the place of its task among the members, then its node."""
+    place = members.index(identity.array_task_id) if identity.array_task_id in members else identity.array_task_id
+    return place * manifest.shape.nodes_per_task + index
+
+
+def _application_log(board: Board, manifest: ChainManifest, identity: TaskIdentity, node: str) -> Path:
+    """One log a node: two nodes that append to one file on NFS overwrite each other."""
+    name = f"app_{identity.array_task_id}"
+    return board.directory.logs / (f"{name}.{node}.log" if manifest.shape.nodes_per_task > 1 else f"{name}.log")
+
+
+def _launcher_output(board: Board, manifest: ChainManifest, identity: TaskIdentity, node: str) -> Path:
+    path = board.directory.launcher_log(identity.array_task_id)
+    return path.with_name(f"{path.stem}.{node}.log") if manifest.shape.nodes_per_task > 1 else path
+
+
+def _log_to(path: Path) -> None:
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    try:
+        handlers.append(logging.FileHandler(path))
+    except OSError as error:
+        raise RecordError(f"opening the log {path}: {error.strerror or error}", part=path.name) from error
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+
+
+def exit_process(code: int) -> None:
+    """End without waiting for threads that hang in a file system or in Slurm."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

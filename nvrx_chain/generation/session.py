@@ -1,0 +1,206 @@
+"""While the launcher of this task runs: what makes it stop, and the proof that its ranks are gone afterwards.
+
+The loop reads only memory (snapshots, flags, the lease writer's clock), so it can stop the ranks while the shared file
+system or Slurm hangs. Touches: the launcher process of this task.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.launcher_process import LauncherProcess
+from nvrx_chain.generation.watcher import Snapshot
+from nvrx_chain.liveness import self_fence_seconds
+from nvrx_chain.records.control import LauncherExit
+from nvrx_chain.records.outcome import Outcome
+
+log = logging.getLogger(__name__)
+
+LOOP_SECONDS = 0.2
+KILL_SECONDS = 35.0
+"""The wrapper's own kill (30 s for a process that touches much memory) and a little more."""
+EXIT_FILES_SECONDS = 5.0
+"""How long srun may still run after every wrapper wrote its exit: 26.05 waits for the controller, ranks are gone."""
+
+
+class StopCause(str, enum.Enum):
+    """Why a launcher was stopped, or that it ended by itself."""
+
+    LAUNCHER_ENDED = "launcher_ended"
+    CLOSED = "closed"
+    SELF_FENCED = "self_fenced"
+    TERMINATED = "terminated"
+    WALLTIME = "walltime"
+    NODE_FAILED = "node_failed"
+    NO_RESTART = "no_restart"
+    LOST_SIGNAL = "lost_signal"
+    HOST_DEAD = "host_dead"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrder:
+    """Stop the launcher now; `gentle` lets it end by itself for the drain time first."""
+
+    cause: StopCause
+    reason: str
+    gentle: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnd:
+    """How the launcher of this task ended. `exit_code` is the highest of its nodes, None when none was seen."""
+
+    cause: StopCause
+    reason: str
+    exit_code: int | None
+    ranks_gone: bool
+    run_seconds: float
+
+
+Tick = Callable[[Snapshot], "StopOrder | None"]
+OnStop = Callable[[StopOrder], None]
+
+
+def _nothing(_order: StopOrder) -> None:
+    return None
+
+
+class Session:
+    """One life of this task's launcher. `on_stop` runs right after the launcher was told to stop."""
+
+    def __init__(self, context: TaskContext, tick: Tick, on_stop: OnStop = _nothing) -> None:
+        self._context = context
+        self._tick = tick
+        self._on_stop = on_stop
+        self._save_asked_at: float | None = None
+        self._node_failed_at: float | None = None
+
+    def run(self) -> SessionEnd:
+        """Start the launcher, watch it, and return when its ranks are gone or cannot be shown to be."""
+        context = self._context
+        started = context.clock.monotonic()
+        process = context.start_launcher()
+        context.lease.phase = "running"
+        order = self._watch(process)
+        if order is None:
+            order = StopOrder(cause=StopCause.LAUNCHER_ENDED, reason=f"the launcher ended with {process.poll()}")
+        else:
+            log.info("stopping ranks cause=%s reason=%s", order.cause.value, order.reason)
+            context.lease.phase = "draining"
+            self._stop(process, order)
+        gone = self._ranks_are_gone()
+        return SessionEnd(
+            cause=order.cause,
+            reason=order.reason,
+            exit_code=self._exit_code(process),
+            ranks_gone=gone,
+            run_seconds=context.clock.monotonic() - started,
+        )
+
+    def _watch(self, process: LauncherProcess) -> StopOrder | None:
+        while process.poll() is None:
+            order = self._common_order() or self._walltime_order(process) or self._tick(self._snapshot())
+            if order is not None:
+                return order
+            self._context.pause(LOOP_SECONDS)
+        return None
+
+    def _common_order(self) -> StopOrder | None:
+        context, snapshot = self._context, self._snapshot()
+        if context.signals.terminated:
+            who = "the batch shell died" if context.signals.parent_died else "terminated by a signal"
+            return StopOrder(cause=StopCause.TERMINATED, reason=who)
+        if snapshot.closed is not None:
+            outcome = snapshot.closed.outcome
+            return StopOrder(
+                cause=StopCause.CLOSED,
+                reason=f"the generation was closed as {outcome.value} by {snapshot.closed.closed_by}",
+                gentle=outcome is Outcome.COMPLETED,
+            )
+        unwritten = context.lease.seconds_since_written()
+        if unwritten > self_fence_seconds(context.lease.interval_seconds, context.thresholds.self_fence):
+            return StopOrder(
+                cause=StopCause.SELF_FENCED, reason=f"the own lease could not be written for {unwritten:.0f} s"
+            )
+        return self._node_order(snapshot)
+
+    def _node_order(self, snapshot: Snapshot) -> StopOrder | None:
+        """One node of this task failed: the others get the drain time, then they are stopped."""
+        own = [e for e in snapshot.launcher_exits if e.array_task_id == self._context.identity.array_task_id]
+        failed = [e for e in own if e.exit_code != 0]
+        if not failed or len(self._context.identity.nodes) == 1:
+            return None
+        now = self._context.clock.monotonic()
+        if self._node_failed_at is None:
+            self._node_failed_at = now
+        if now - self._node_failed_at < self._context.thresholds.drain:
+            return None
+        first = failed[0]
+        return StopOrder(
+            cause=StopCause.NODE_FAILED, reason=f"the launcher on {first.node} exited with {first.exit_code}"
+        )
+
+    def _walltime_order(self, process: LauncherProcess) -> StopOrder | None:
+        """Forward the warning of the time limit once; stop when the time to save is over."""
+        context, now = self._context, self._context.clock.monotonic()
+        if self._save_asked_at is None and (context.signals.walltime_warned or self._snapshot().walltime):
+            self._save_asked_at = now
+            log.info("time limit near: asking the ranks to save seconds=%.0f", save_seconds(context))
+            process.save()
+        if self._save_asked_at is None or now - self._save_asked_at < save_seconds(context):
+            return None
+        return StopOrder(cause=StopCause.WALLTIME, reason="the time to save before the time limit is over")
+
+    def _stop(self, process: LauncherProcess, order: StopOrder) -> None:
+        context = self._context
+        process.stop(gentle=order.gentle)
+        self._on_stop(order)
+        deadline = context.clock.monotonic() + 2 * context.thresholds.drain + KILL_SECONDS
+        exits_at: float | None = None
+        while process.poll() is None and context.clock.monotonic() < deadline:
+            if exits_at is None and self._all_exits_written():
+                exits_at = context.clock.monotonic()
+            if exits_at is not None and context.clock.monotonic() - exits_at > EXIT_FILES_SECONDS:
+                break
+            context.pause(LOOP_SECONDS)
+        process.kill()
+
+    def _ranks_are_gone(self) -> bool:
+        """Whether every wrapper of this task wrote that nothing is left below it."""
+        context = self._context
+        deadline = context.clock.monotonic() + EXIT_FILES_SECONDS
+        while not self._all_exits_written():
+            if context.clock.monotonic() > deadline:
+                log.warning("no proof that all ranks are gone: a wrapper left no exit file")
+                return False
+            context.pause(LOOP_SECONDS)
+        return True
+
+    def _all_exits_written(self) -> bool:
+        nodes = {e.node for e in self._own_exits()}
+        return nodes >= set(self._context.identity.nodes)
+
+    def _exit_code(self, process: LauncherProcess) -> int | None:
+        codes = [e.exit_code for e in self._own_exits()]
+        if codes:
+            return max(codes)
+        return process.poll()
+
+    def _own_exits(self) -> list[LauncherExit]:
+        task = self._context.identity.array_task_id
+        return [e for e in self._snapshot().launcher_exits if e.array_task_id == task]
+
+    def _snapshot(self) -> Snapshot:
+        return self._context.watcher.latest()
+
+
+def save_seconds(context: TaskContext) -> float:
+    """How long the ranks may save after the warning: what the limit leaves after the drain and the teardown."""
+    thresholds = context.thresholds
+    warning = thresholds.walltime_warning
+    return max(warning / 3, warning - thresholds.drain - thresholds.fence_margin)

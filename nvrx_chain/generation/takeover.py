@@ -1,0 +1,131 @@
+"""After a generation was closed over the head of its task 0: no task of it may keep singleton from the next one.
+
+The winner of the closed file clears the queue; every other peer waits until that was verified, and takes over in its
+turn, so that a dead winner delays and never blocks. A running task is cancelled only when it is task 0 (proven dead),
+on a node that does not answer with a lease that stands still, or when it had its time to leave. Touches: Slurm,
+control/.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nvrx_chain.errors import NvrxError, Unobserved
+from nvrx_chain.generation import teardown
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.inquiry import InquiryWatch
+from nvrx_chain.generation.session import LOOP_SECONDS
+from nvrx_chain.liveness import LeaseWatch, is_unreachable
+from nvrx_chain.records.outcome import TEARDOWN, Outcome, TeardownAction
+from nvrx_chain.slurm.model import QueuedTask, QueueReading
+from nvrx_chain.slurm.nodelist import expand_nodes
+
+log = logging.getLogger(__name__)
+
+_OVER_THE_HEAD = frozenset({Outcome.LEASE_LOST, Outcome.RENDEZVOUS_LOST, Outcome.STUCK})
+DEFAULT_KILL_WAIT_SECONDS = 30.0
+CLEARING = "clearing"
+
+
+def clear_generation(context: TaskContext, outcome: Outcome, *, winner: bool) -> None:
+    """Clear the queue of this generation as winner, or wait for whoever does and take over in turn."""
+    if outcome not in _OVER_THE_HEAD:
+        return
+    if not winner and not _is_my_turn(context):
+        return
+    fence_stuck = outcome is Outcome.STUCK and context.manifest.fence_stuck
+    action = TeardownAction.CANCEL_GENERATION if fence_stuck else TEARDOWN[outcome]
+    proven = frozenset({0}) if fence_stuck or outcome is Outcome.LEASE_LOST else frozenset()
+    clearing = _OverTheHead(context, proven)
+    if teardown.carry_out(context, action, seconds=context.thresholds.teardown, clearing=clearing):
+        context.board.clear(f"nothing of generation {context.array_job_id} is left to cancel")
+
+
+def _is_my_turn(context: TaskContext) -> bool:
+    """Wait for the marker, or for the own turn with nobody at work. True when this peer has to clear."""
+    own = context.identity.array_task_id
+    peers = sorted({*context.watcher.latest().joined, own} - {0})
+    others = InquiryWatch(context)
+    began = context.clock.monotonic()
+    turn = began + (peers.index(own) + 1) * context.thresholds.inquiry_turn
+    deadline = began + context.thresholds.teardown
+    while context.clock.monotonic() < deadline:
+        if context.board.is_cleared() or context.signals.terminated:
+            return False
+        if not others.somebody_asks() and context.clock.monotonic() > turn:
+            return True
+        context.pause(LOOP_SECONDS)
+    return False
+
+
+class _OverTheHead:
+    """Which running tasks may be taken, as time passes and Slurm looks at their nodes."""
+
+    def __init__(self, context: TaskContext, proven: frozenset[int]) -> None:
+        self._context = context
+        self._proven = proven
+        self._began = context.clock.monotonic()
+        self._patience = context.thresholds.drain + _kill_wait(context)
+        self._watch = LeaseWatch()
+        self._nudged: set[int] = set()
+
+    def spared(self) -> frozenset[int]:
+        """The caller, and every task that wrote that it left: they end by themselves."""
+        left = self._context.board.indexed("left")
+        gone = () if isinstance(left, Unobserved) else left
+        return frozenset({self._context.identity.array_task_id, *gone}) - self._proven
+
+    def may_take(self, reading: QueueReading) -> frozenset[int] | None:
+        """Proven and silent tasks; None when everybody had the time to leave."""
+        context = self._context
+        waited = context.clock.monotonic() - self._began
+        context.board.note_inquiry(0, CLEARING, f"clearing the queue for {waited:.0f} s")
+        if waited > self._patience:
+            return None
+        return self._proven | self._silent_tasks(reading)
+
+    def _silent_tasks(self, reading: QueueReading) -> frozenset[int]:
+        """Tasks whose lease stands still on a node that Slurm, made to look, calls silent."""
+        suspects = self._suspects(reading)
+        hosts = {}
+        for task, row in suspects.items():
+            if task not in self._nudged:
+                self._nudged.add(task)
+                self._nudge(row.spec)
+            hosts[task] = expand_nodes(row.nodelist)[0]
+        if not hosts:
+            return frozenset()
+        nodes = self._context.client.nodes(sorted(set(hosts.values())))
+        if isinstance(nodes, Unobserved):
+            return frozenset()
+        return frozenset(task for task, host in hosts.items() if is_unreachable(nodes.get(host)))
+
+    def _suspects(self, reading: QueueReading) -> dict[int, QueuedTask]:
+        """Live tasks that have not left and whose counter stood still for two intervals under our eyes."""
+        context, spared, now = self._context, self.spared(), self._context.clock.monotonic()
+        rows = {
+            row.array_task_id: row
+            for row in reading.of(context.array_job_id)
+            if row.array_task_id is not None and row.nodelist and not row.state.is_terminal
+        }
+        open_tasks = tuple(task for task in rows if task not in spared)
+        self._watch.observe(context.board.leases(open_tasks), now)
+        found = {}
+        for task in open_tasks:
+            still, interval = self._watch.still_seconds(task, now), self._watch.interval(task)
+            if still is not None and interval is not None and still >= 2 * interval:
+                found[task] = rows[task]
+        return found
+
+    def _nudge(self, spec: str) -> None:
+        try:
+            self._context.client.nudge(spec)
+        except NvrxError as error:
+            log.warning("nudge failed task=%s error=%s", spec, error)
+
+
+def _kill_wait(context: TaskContext) -> float:
+    config = context.client.config()
+    if isinstance(config, Unobserved) or config.kill_wait_seconds is None:
+        return DEFAULT_KILL_WAIT_SECONDS
+    return float(config.kill_wait_seconds)

@@ -1,0 +1,35 @@
+"""NVIDIA's ft_launcher 0.7.0: joins spares, restarts in place, writes cycle records. Pure.
+
+Flags and their meaning: its own command line. `is_host` is passed explicitly because a launcher that compares host
+names itself can find two hosts, or none. MAX is every node that can be alive: one agent more closes the rendezvous.
+"""
+
+from __future__ import annotations
+
+from nvrx_chain.launchers.seats import LaunchPlan, LaunchRequest
+
+MODULE = "nvidia_resiliency_ext.fault_tolerance.launcher"
+
+
+def plan(request: LaunchRequest) -> LaunchPlan:
+    """The command of one node."""
+    shape, seat, launcher = request.shape, request.seat, request.launcher
+    argv = [
+        launcher.python,
+        "-m",
+        MODULE,
+        f"--nnodes={shape.min_nodes}:{shape.max_nodes}",
+        f"--nproc-per-node={shape.procs_per_node}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={seat.rendezvous_host}:{seat.rendezvous_port}",
+        f"--rdzv-id={seat.run_id}",
+        f"--rdzv-conf=is_host={int(seat.is_host)}",
+        f"--max-restarts={launcher.max_restarts}",
+        f"--ft-no-restart-exit-code={launcher.no_restart_exit_code}",
+        f"--ft-cycle-info-dir={seat.cycle_info_dir}",
+        f"--ft-per-cycle-applog-prefix={seat.application_log}",
+        f"--ft-checkpoint-iteration-file={seat.checkpoint_iteration_file}",
+    ]
+    if shape.segment is not None:
+        argv.append(f"--ft-segment={shape.segment}")
+    return LaunchPlan(argv=(*argv, *request.workload), environment={})

@@ -1,0 +1,162 @@
+"""Reading a chain from its run directory: manifest, verdict, hold, submissions, generations in order.
+
+Used by the generation, the operator's commands and the watcher. Touches: the run directory, reads only, except for
+`decide` and the hold, which their callers own.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from nvrx_chain.errors import RecordError, Unobserved
+from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold
+from nvrx_chain.records.files import encode_record, list_names, read_record, write_atomic, write_first
+from nvrx_chain.records.layout import RunDirectory, parse_submission_name
+from nvrx_chain.records.manifest import ChainManifest, SubmissionId, SubmissionIntent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGeneration:
+    """One generation that was submitted, in the order of submission."""
+
+    sequence: int
+    array_job_id: int
+    submitted_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFiles:
+    """The files of one chain_id in one run directory. `chain_id` None takes that of the manifest."""
+
+    directory: RunDirectory
+    chain_id: str
+    owner_uid: int | None = None
+
+    def manifest(self) -> ChainManifest:
+        """The manifest. Raises RecordError."""
+        return read_manifest(self.directory, owner_uid=self.owner_uid)
+
+    def outcome(self) -> ChainOutcome | None:
+        """The verdict on this chain_id; an older chain's verdict in the same directory is none of ours."""
+        record = read_record(self.directory.outcome, ChainOutcome, owner_uid=self.owner_uid)
+        if isinstance(record, Unobserved):
+            log.warning("ignoring an unreadable verdict reason=%s", record.reason)
+            return None
+        return record if record is not None and record.chain_id == self.chain_id else None
+
+    def hold(self) -> Hold | None:
+        """The newest hold of this chain_id, released or not."""
+        record = read_record(self.directory.hold, Hold, owner_uid=self.owner_uid)
+        if isinstance(record, Unobserved):
+            log.warning("ignoring an unreadable hold reason=%s", record.reason)
+            return None
+        return record if record is not None and record.chain_id == self.chain_id else None
+
+    def decide(self, outcome: ChainOutcome) -> bool:
+        """Write the final verdict unless there is one; True when this call won."""
+        return write_first(self.directory.outcome, encode_record(outcome))
+
+    def write_hold(self, hold: Hold) -> None:
+        """Write or replace the hold."""
+        write_atomic(self.directory.hold, encode_record(hold))
+
+    def generations(self) -> tuple[KnownGeneration, ...]:
+        """Every generation whose array job id was recorded, in the order of submission."""
+        names = list_names(self.directory.submissions)
+        if names is None or isinstance(names, Unobserved):
+            return ()
+        found = []
+        for name in names:
+            parsed = parse_submission_name(name)
+            if parsed is None or not parsed[1]:
+                continue
+            record = read_record(self.directory.submissions / name, SubmissionId, owner_uid=self.owner_uid)
+            if isinstance(record, SubmissionId) and record.chain_id == self.chain_id:
+                found.append(
+                    KnownGeneration(
+                        sequence=record.sequence,
+                        array_job_id=record.array_job_id,
+                        submitted_at=record.submitted_at,
+                    )
+                )
+        return tuple(sorted(found, key=lambda generation: generation.sequence))
+
+    def open_intents(self) -> tuple[SubmissionIntent, ...]:
+        """Intents of this chain_id that have no array job id: sbatch may or may not have queued them."""
+        names = list_names(self.directory.submissions)
+        if names is None or isinstance(names, Unobserved):
+            return ()
+        parsed = [item for item in (parse_submission_name(name) for name in names) if item is not None]
+        resolved = {sequence for sequence, has_id in parsed if has_id}
+        intents = []
+        for sequence, has_id in parsed:
+            if has_id or sequence in resolved:
+                continue
+            record = read_record(self.directory.intent(sequence), SubmissionIntent, owner_uid=self.owner_uid)
+            if isinstance(record, SubmissionIntent) and record.chain_id == self.chain_id:
+                intents.append(record)
+        return tuple(intents)
+
+    def earlier_generations(self, array_job_id: int) -> tuple[int, ...]:
+        """Array job ids before this one, newest first, that have a directory. Order of submission, else of the id."""
+        known = [generation.array_job_id for generation in self.generations()]
+        if array_job_id in known:
+            earlier = known[: known.index(array_job_id)]
+        else:
+            earlier = [job for job in known if job < array_job_id]
+        started = self._started()
+        return tuple(job for job in reversed(earlier) if job in started)
+
+    def later_generation(self, array_job_id: int) -> int | None:
+        """A generation submitted after this one that has published its rendezvous, None when there is none."""
+        started = self._started()
+        if all(job <= array_job_id for job in started):
+            # The usual case costs one listing; ids only fall when Slurm's counter wraps.
+            return None
+        known = [generation.array_job_id for generation in self.generations()]
+        later = known[known.index(array_job_id) + 1 :] if array_job_id in known else ()
+        for job in later:
+            if job in started and self.directory.generation(job).rendezvous.exists():
+                return job
+        return None
+
+    def _started(self) -> frozenset[int]:
+        names = list_names(self.directory.generations)
+        if names is None or isinstance(names, Unobserved):
+            return frozenset()
+        return frozenset(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def record_of(self, array_job_id: int) -> GenerationRecord | None:
+        """How a generation went, None while unknown."""
+        path = self.directory.generation(array_job_id).record
+        record = read_record(path, GenerationRecord, owner_uid=self.owner_uid)
+        if isinstance(record, Unobserved):
+            log.warning("ignoring an unreadable record reason=%s", record.reason)
+            return None
+        return record
+
+    def closed_of(self, array_job_id: int) -> Closed | None:
+        """How a generation was closed, None while it was not or that cannot be read."""
+        record = read_record(self.directory.generation(array_job_id).closed, Closed, owner_uid=self.owner_uid)
+        return record if isinstance(record, Closed) and record.array_job_id == array_job_id else None
+
+
+def read_manifest(directory: RunDirectory, *, owner_uid: int | None = None) -> ChainManifest:
+    """`chain.json` of a run directory. Raises RecordError with what to do about it."""
+    record = read_record(directory.manifest, ChainManifest, owner_uid=owner_uid)
+    if record is None:
+        raise RecordError(
+            "reading the chain", part=str(directory.manifest), hint="no chain was submitted into this directory"
+        )
+    if isinstance(record, Unobserved):
+        raise RecordError(f"reading the chain: {record.reason}")
+    return record
+
+
+def open_chain(directory: RunDirectory, *, owner_uid: int | None = None) -> ChainFiles:
+    """The chain whose manifest lies in this directory. Raises RecordError."""
+    manifest = read_manifest(directory, owner_uid=owner_uid)
+    return ChainFiles(directory, manifest.chain_id, owner_uid)
