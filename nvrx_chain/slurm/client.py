@@ -62,7 +62,11 @@ class SlurmClient(Protocol):
         ...
 
     def nudge(self, spec: str) -> None:
-        """Make Slurm look at a task's node: a harmless `scancel --batch --signal=CONT`. Failure is no error."""
+        """Make Slurm look at a task's node: a harmless `scancel --batch --signal=CONT`. Failure is no error.
+
+        May take 5 s although the signal went out at once (22.05, while tasks of the array wait). Not for a task that
+        is pending: it has no node to look at.
+        """
         ...
 
     def hold(self, specs: Sequence[str]) -> None:

@@ -13,7 +13,8 @@ class QueuedTask:
     """One row of squeue: one array task (a job that is no array is its own task 0 with `is_array` False).
 
     `array_task_id` is None for a row that stands for several tasks that could not be told apart (a list that
-    Slurm cut short): "at least one task, more unknown". Times are aware UTC, None when Slurm has none (yet).
+    Slurm cut short, the rest of an array that was cancelled before it started): "at least one task, more unknown".
+    Times are aware UTC, None when Slurm has none (yet).
     """
 
     job_id: int
@@ -61,7 +62,13 @@ class QueueReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountedTask:
-    """One sacct row of an allocation, with the highest exit code of its steps where sacct gave one."""
+    """One sacct row of an allocation, with the exit codes of its ended numbered steps (srun's).
+
+    `array_task_id` is None for the waiting or cancelled rest of an array, which 22.05 shows under its first range or
+    under the bare id: never a task that ran. `exit_code` and `exit_signal` are the printed numbers, None before the
+    end and where sacct left them empty. sacct of 22.05 and 24.11 cuts the highest bit off codes (221 is shown as 93,
+    143 as 15), and shows 0 for CANCELLED and TIMEOUT of any version: the state comes first.
+    """
 
     job_id: int | None
     array_job_id: int
@@ -82,7 +89,11 @@ class AccountedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetail:
-    """One record of `scontrol show job`. `fields` holds every key as Slurm printed it."""
+    """One record of `scontrol show job`. `fields` holds every key as Slurm printed it.
+
+    A job that is no array is its own task 0. `array_task_id` is None for the rest of an array: waiting (its list is
+    in `fields["ArrayTaskId"]`) or cancelled before it started. The exit code is None until the job has ended.
+    """
 
     job_id: int
     array_job_id: int

@@ -52,7 +52,8 @@ def parse_queue(text: str, separator: str, columns: Sequence[str] = _NAMES) -> P
     """Rows as tasks; a row that stands for several pending tasks becomes one task for each index.
 
     `columns` names what stands where in a recording of another format; `array_job_id`, `array_task` and `state`
-    must be among them. A list of indices that Slurm cut short gives the tasks that it shows and one with index None.
+    must be among them. A list of indices that Slurm cut short gives the tasks that it shows and one with index None;
+    so does the rest of an array that was cancelled before it started, of which Slurm no longer says what it was.
     """
     rows = split_rows(text, columns, separator)
     tasks: list[QueuedTask] = []
@@ -74,6 +75,9 @@ def _tasks(record: Mapping[str, str]) -> list[QueuedTask]:
         return []
     spec = parse_array_spec(record["array_task"])
     if spec is None:
+        if parse_job_state(record["state"]).state.is_terminal and not parse_text(record.get("nodelist", "")):
+            # The cancelled rest of an array is printed like a plain job; as task 0 it would be a bogus ending.
+            return [_task(record, job_id, array_job_id, None, is_array=True)]
         return [_task(record, job_id, array_job_id, 0, is_array=False)]
     indices: list[int | None] = list(spec.indices)
     if not spec.complete:
