@@ -1,0 +1,117 @@
+"""`nvrx-chain submit`: from the table of options to one call. Touches: the environment, standard output and error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nvrx_chain.clock import SystemClock
+from nvrx_chain.errors import PreflightError
+from nvrx_chain.slurm.command import scrubbed_environment
+from nvrx_chain.slurm.command_client import CommandLineClient
+from nvrx_chain.submit.config import ChainConfig, build_config
+from nvrx_chain.submit.options import OPTIONS, Kind, Option, Section
+from nvrx_chain.submit.preflight import Severity
+from nvrx_chain.submit.preview import preview_chain
+from nvrx_chain.submit.settings import read_settings
+from nvrx_chain.submit.show import render_preview, render_settings
+
+# A dry run is typed often; a controller that is down must not hold it up for the 25 s of a real submit.
+_DRY_RUN_TIMEOUT_SECONDS = 3.0
+_ENCLOSING_JOB = ("PMI", "SBATCH_", "SLURM_")
+
+
+class SectionedCommand(click.Command):
+    """A command whose help page has its options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {parameter.name: parameter.get_help_record(ctx) for parameter in self.get_params(ctx)}
+        for section in Section:
+            rows = [records.get(option.parameter) for option in OPTIONS.options if option.section is section]
+            with formatter.section(section.value):
+                formatter.write_dl([row for row in rows if row is not None])
+
+
+def _parameter(option: Option) -> click.Parameter:
+    """The click side of one option: words in, no types and no defaults, so that all sources are read alike."""
+    if option.positional:
+        return click.Argument([option.parameter], nargs=-1, metavar=option.metavar, type=click.UNPROCESSED)
+    is_switch = option.kind is Kind.SWITCH
+    declaration = f"--{option.key}" + (f"/--no-{option.key}" if option.negatable else "")
+    shown = f" [env: {', '.join(option.environment)}]"
+    if option.default not in (None, ()) and option.default is not False:
+        shown = f" [default: {option.default}]" + shown
+    return click.Option(
+        [declaration, option.parameter],
+        is_flag=is_switch,
+        default=None,
+        multiple=option.kind in (Kind.WORDS, Kind.PAIRS),
+        metavar=None if is_switch else option.metavar,
+        help=option.help + shown,
+    )
+
+
+@click.command(cls=SectionedCommand, params=[_parameter(option) for option in OPTIONS.options])
+def submit(**flags: Any) -> None:
+    """Queue a training job as a chain of generations that take over from each other.
+
+    \b
+    nvrx-chain submit --train-tasks 32 --hot-spares 1 -- train.py --config run.yaml
+    nvrx-chain submit --train-tasks 32 --hot-spares 1 --dry-run
+
+    Settings come from flags, the environment, nvrx-chain.toml and defaults, in that order. An explicitly empty value
+    means off.
+    """
+    directory = current_directory(os.environ)
+    settings = read_settings(flags, os.environ, directory)
+    as_json = settings.switch("json")
+    if settings.switch("show-config"):
+        click.echo(render_settings(settings, as_json=as_json))
+        return
+    config = build_config(settings, directory=directory, interpreter=sys.executable)
+    if settings.switch("dry-run"):
+        _dry_run(config, as_json=as_json)
+    else:
+        _submit(config, as_json=as_json)
+
+
+def _dry_run(config: ChainConfig, *, as_json: bool) -> None:
+    clock = SystemClock()
+    client = CommandLineClient(clock=clock, environ=os.environ, timeout_seconds=_DRY_RUN_TIMEOUT_SECONDS)
+    preview = preview_chain(config, client, clock, dry_run=True)
+    for problem in preview.problems:
+        click.echo(problem, err=True)
+    click.echo(render_preview(preview, as_json=as_json))
+    if any(problem.severity is Severity.ERROR for problem in preview.problems):
+        sys.exit(int(PreflightError.exit_code))
+
+
+def _submit(config: ChainConfig, *, as_json: bool) -> None:
+    # Not at the top: a dry run does without them, and starts that much faster.
+    from nvrx_chain.submit.chain import submit_chain
+    from nvrx_chain.submit.receipt import render_result
+
+    dropped = [name for name in scrubbed_environment(os.environ)[1] if name.startswith(_ENCLOSING_JOB)]
+    if dropped:
+        click.echo(f"note: kept from sbatch, they belong to another job or site: {' '.join(dropped)}", err=True)
+    clock = SystemClock()
+    result = submit_chain(
+        config, CommandLineClient(clock=clock, environ=os.environ), clock, say=lambda line: click.echo(line, err=True)
+    )
+    click.echo(render_result(result, as_json=as_json))
+
+
+def current_directory(environ: Mapping[str, str]) -> Path:
+    """The current directory as the shell names it, links kept: the real path of an automounter is often this node's."""
+    shell_name = environ.get("PWD", "")
+    try:
+        if os.path.isabs(shell_name) and os.path.samefile(shell_name, "."):
+            return Path(shell_name)
+    except OSError:
+        pass
+    return Path.cwd()

@@ -1,0 +1,1 @@
+"""From flags to queued generations: options -> settings -> config -> facts -> preflight -> plan -> enqueue."""

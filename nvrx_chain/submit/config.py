@@ -1,0 +1,252 @@
+"""ChainConfig: everything that was asked for, checked for sense before anybody looks at the cluster. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from nvrx_chain.errors import UsageError
+from nvrx_chain.launchers.command import check_template
+from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.manifest import Completion, CompletionKind, Launcher, LauncherKind, Shape, Thresholds
+from nvrx_chain.submit.passthrough import check_sbatch_arguments
+from nvrx_chain.submit.settings import Settings, parse_seconds
+from nvrx_chain.submit.shape import build_shape
+from nvrx_chain.submit.time_limit import TimeLimit, fit_walltime_warning, parse_time_limit
+from nvrx_chain.submit.workload import Workload, mock_gpt_workload, parse_workload
+
+RUNS_DIRECTORY = "nvrx-chains"
+_NAME_LIMIT = 128
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
+_RESERVED_CODES = (range(0, 3), range(64, 79), range(126, 166), range(221, 222), range(255, 256))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainConfig:
+    """One chain as asked for. `interpreter` runs nvrx-chain in the job, `launcher.python` launcher and workload."""
+
+    chain_id: str
+    name: str
+    name_is_made_up: bool
+    run_directory: Path
+    shape: Shape
+    chain_depth: int
+    launcher: Launcher
+    workload: Workload
+    completion: Completion
+    checkpoint_iteration_file: str
+    interpreter: str
+    time_limit: TimeLimit | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    partition: str | None = None
+    account: str | None = None
+    exclusive: bool = True
+    sbatch_arguments: tuple[str, ...] = ()
+    allow_local_run_directory: bool = False
+    rollback: bool = False
+    resume: bool = False
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory(self.run_directory)
+
+
+def new_chain_id() -> str:
+    """Twelve hexadecimal digits: no two chains of a site meet, and it fits a comment."""
+    return secrets.token_hex(6)
+
+
+def build_config(
+    settings: Settings, *, directory: Path, interpreter: str, make_chain_id: Callable[[], str] = new_chain_id
+) -> ChainConfig:
+    """Turn settings into a config. `directory` is where relative paths of the caller start.
+
+    Raises UsageError for whatever is wrong without looking at the cluster.
+    """
+    chain_id = make_chain_id()
+    kind = LauncherKind(settings.text("launcher"))
+    asked = _ask_workload(settings, kind, directory)
+    name, run_directory = _place(settings, chain_id, asked.label if asked else "mock-gpt", directory)
+    run = RunDirectory(run_directory)
+    completion = _completion(settings, run)
+    launcher = _launcher(settings, kind, asked, interpreter, directory)
+    workload = asked or mock_gpt_workload(
+        run,
+        settings.words("command"),
+        target_iteration=completion.target_iteration,
+        launcher=kind,
+        python=launcher.python,
+    )
+    limit = _time_limit(settings)
+    sbatch_arguments = settings.words("sbatch-arg")
+    check_sbatch_arguments(sbatch_arguments)
+    return ChainConfig(
+        chain_id=chain_id,
+        name=name,
+        name_is_made_up=not settings.text("name"),
+        run_directory=run_directory,
+        shape=build_shape(settings),
+        chain_depth=settings.count("chain-depth"),
+        launcher=launcher,
+        workload=workload,
+        completion=completion,
+        checkpoint_iteration_file=_iteration_file(settings, run),
+        interpreter=interpreter,
+        time_limit=limit,
+        thresholds=_thresholds(settings, limit),
+        partition=settings.text("partition"),
+        account=settings.text("account"),
+        exclusive=settings.switch("exclusive"),
+        sbatch_arguments=sbatch_arguments,
+        allow_local_run_directory=settings.switch("allow-local-run-dir"),
+        rollback=settings.switch("rollback"),
+        resume=settings.switch("resume"),
+    )
+
+
+def _ask_workload(settings: Settings, kind: LauncherKind, directory: Path) -> Workload | None:
+    """The user's own workload, or None for the built-in one."""
+    command = settings.words("command")
+    if settings.text("workload"):
+        return None
+    if command:
+        return parse_workload(command, kind, directory)
+    if kind is LauncherKind.COMMAND:
+        template = shlex_words(settings.text("launcher-command"))
+        return Workload(words=(), label=os.path.basename(template[0]) if template else "command")
+    return None
+
+
+def _place(settings: Settings, chain_id: str, label: str, directory: Path) -> tuple[str, Path]:
+    """Name and run directory. Neither may hold a line break: the script and Slurm's listings are line by line."""
+    given_name, given_directory = settings.text("name"), settings.text("run-dir")
+    if given_directory:
+        label = os.path.basename(os.path.normpath(given_directory)) or label
+    name = given_name or make_up_name(label, chain_id)
+    if not _SAFE_NAME.fullmatch(name):
+        raise UsageError(
+            "reading --name: a job name is 1 to 128 of the characters A-Z a-z 0-9 . _ + -, a letter or digit first",
+            part=repr(name),
+            hint="Slurm takes others, and then lists and cancels the wrong jobs by them",
+        )
+    # Not resolved: an automounter's real path is often one that other nodes do not have.
+    run_directory = directory / os.path.expanduser(given_directory or os.path.join(RUNS_DIRECTORY, name))
+    return name, Path(os.path.normpath(run_directory))
+
+
+def make_up_name(label: str, chain_id: str) -> str:
+    """`nvrx-<label>-<short id>`, made of safe characters."""
+    tail = f"-{chain_id[:6]}"
+    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", label).strip("-") or "chain"
+    return f"nvrx-{safe[: _NAME_LIMIT - len(tail) - len('nvrx-')]}{tail}"
+
+
+def _completion(settings: Settings, run: RunDirectory) -> Completion:
+    done_file, target = settings.text("done-file"), settings.optional_count("target-iteration")
+    on_zero = settings.switch("complete-on-exit-zero")
+    if sum((bool(done_file), target is not None, on_zero)) > 1:
+        raise UsageError(
+            "reading the criterion of a finished training: more than one is given",
+            hint="take one of --done-file, --target-iteration, --complete-on-exit-zero",
+        )
+    if done_file:
+        return Completion(kind=CompletionKind.DONE_FILE, done_file=_under_run_directory(done_file, run))
+    if target is not None:
+        return Completion(kind=CompletionKind.TARGET_ITERATION, target_iteration=target)
+    return Completion(kind=CompletionKind.EXIT_ZERO if on_zero else CompletionKind.TWO_QUIET_EXITS)
+
+
+def _iteration_file(settings: Settings, run: RunDirectory) -> str:
+    given = settings.text("checkpoint-iteration-file")
+    return _under_run_directory(given, run) if given else str(run.default_iteration_file)
+
+
+def _under_run_directory(path: str, run: RunDirectory) -> str:
+    # The job runs in the run directory: a relative path that the workload writes starts there.
+    return os.path.normpath(run.path / os.path.expanduser(path))
+
+
+def _launcher(
+    settings: Settings, kind: LauncherKind, workload: Workload | None, interpreter: str, directory: Path
+) -> Launcher:
+    template = shlex_words(settings.text("launcher-command"))
+    if (kind is LauncherKind.COMMAND) != bool(template):
+        raise UsageError("reading --launcher-command: it belongs to --launcher command, which needs it")
+    check_template(template)
+    code = settings.count("no-restart-exit-code")
+    if code > 255 or any(code in reserved for reserved in _RESERVED_CODES):
+        raise UsageError(
+            f"reading --no-restart-exit-code: {code} has another meaning",
+            hint="not 0-2, 64-78, 126-165, 221 or 255; 93 is what ft_launcher exits with",
+        )
+    return Launcher(
+        kind=kind,
+        python=_python(settings.text("python"), workload, interpreter, directory),
+        max_restarts=settings.count("max-restarts"),
+        no_restart_exit_code=code,
+        command=template,
+    )
+
+
+def _python(asked: str | None, workload: Workload | None, interpreter: str, directory: Path) -> str:
+    """The interpreter of launcher and workload: --python, else the one that the user put before the script."""
+    named = workload.interpreter if workload else None
+    # A bare name is left to the PATH of the job.
+    chosen = os.path.normpath(directory / os.path.expanduser(asked)) if asked and "/" in asked else asked
+    if chosen and named and chosen != named:
+        raise UsageError(f"reading the workload: it names {named}, but --python is {chosen}", hint="give one of them")
+    return chosen or named or interpreter
+
+
+def _time_limit(settings: Settings) -> TimeLimit | None:
+    text = settings.text("time-limit")
+    if not text:
+        return None
+    try:
+        return parse_time_limit(text)
+    except ValueError as error:
+        raise UsageError(f"reading --time-limit: {error}") from error
+
+
+def _thresholds(settings: Settings, limit: TimeLimit | None) -> Thresholds:
+    known = {name for name in Thresholds.__struct_fields__ if name != "walltime_warning"}
+    chosen: dict[str, float] = {}
+    for pair in settings.words("threshold"):
+        name, equals, value = pair.partition("=")
+        if not equals or name not in known:
+            hint = "use --walltime-warning" if name == "walltime_warning" else f"known: {', '.join(sorted(known))}"
+            raise UsageError("reading --threshold: not NAME=SECONDS of a known name", part=pair, hint=hint)
+        try:
+            chosen[name] = parse_seconds(value)
+        except ValueError as error:
+            raise UsageError(f"reading --threshold {name}: {error}") from error
+    warning = fit_walltime_warning(settings.seconds("walltime-warning"), limit)
+    thresholds = msgspec.structs.replace(Thresholds(), walltime_warning=float(warning), **chosen)
+    _check_thresholds(thresholds)
+    return thresholds
+
+
+def _check_thresholds(thresholds: Thresholds) -> None:
+    """Refuse durations with which a live task would be taken for dead, or a dead one never."""
+    ascending = ("lease_interval", "self_fence", "lease_timeout")
+    for smaller, larger in itertools.pairwise(ascending):
+        if not 0 < getattr(thresholds, smaller) < getattr(thresholds, larger):
+            raise UsageError(f"reading --threshold: {smaller} must be above zero and less than {larger}")
+    if thresholds.control_poll <= 0:
+        raise UsageError("reading --threshold: control_poll must be above zero")
+
+
+def shlex_words(text: str | None) -> tuple[str, ...]:
+    """Split a template as a shell would. Raises UsageError for an open quote."""
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise UsageError(f"reading --launcher-command: {error}", part=text) from error

@@ -1,0 +1,128 @@
+"""SubmitPlan: the exact sbatch command and script of each generation, a value to print or to carry out. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from nvrx_chain import __version__
+from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.slurm.identity import format_comment
+from nvrx_chain.submit.config import ChainConfig
+from nvrx_chain.submit.render import render_script, script_fields
+from nvrx_chain.submit.shape import array_argument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitter:
+    """Who submits, from where and when, as the manifest records it. `launcher_version` is None when nobody looked."""
+
+    user: str
+    uid: int
+    cluster: str | None
+    submitted_at: str
+    launcher_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGeneration:
+    """One array job to be. `argv` is what follows the word sbatch; `stamp` is its comment and unique."""
+
+    sequence: int
+    stamp: str
+    argv: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The command as one would type it."""
+        return shlex.join(("sbatch", *self.argv))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitPlan:
+    """All that a submit writes to the run directory and asks of Slurm."""
+
+    manifest: ChainManifest
+    script: str
+    generations: tuple[PlannedGeneration, ...]
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory(Path(self.manifest.run_directory))
+
+    @property
+    def queued_tasks(self) -> int:
+        """Array tasks that the chain puts into the queue; a site's submit limit counts each of them."""
+        return self.manifest.shape.total * self.manifest.chain_depth
+
+
+def build_plan(config: ChainConfig, submitter: Submitter, template: str) -> SubmitPlan:
+    """The plan of a whole chain, generations numbered from 1."""
+    return SubmitPlan(
+        manifest=_manifest(config, submitter),
+        script=render_script(template, script_fields(config)),
+        generations=tuple(plan_generation(config, sequence) for sequence in range(1, config.chain_depth + 1)),
+    )
+
+
+def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
+    """The sbatch command of one generation.
+
+    Every option that the chain depends on is on the command line, because a variable of the site beats a directive
+    of the script. The log is named relative to --chdir: only the pattern given to --output is searched for `%`.
+    """
+    shape, stamp = config.shape, format_comment(config.chain_id, sequence)
+    argv = [
+        "--parsable",
+        f"--job-name={config.name}",
+        f"--array={array_argument(shape)}",
+        "--dependency=singleton",
+        "--no-requeue",
+        "--open-mode=append",
+        "--export=ALL",
+        f"--chdir={config.run_directory}",
+        f"--comment={stamp}",
+        f"--nodes={shape.nodes_per_task}",
+        "--ntasks-per-node=1",
+        f"--signal=B:USR1@{int(config.thresholds.walltime_warning)}",
+        f"--output={config.run.slurm_logs.name}/slurm-%A_%a.log",
+    ]
+    if shape.gpus_per_node:
+        argv.append(f"--gpus-per-node={shape.gpus_per_node}")
+    if config.time_limit is not None:
+        argv.append(f"--time={config.time_limit.text}")
+    if config.exclusive:
+        argv.append("--exclusive")
+    if config.partition:
+        argv.append(f"--partition={config.partition}")
+    if config.account:
+        argv.append(f"--account={config.account}")
+    return PlannedGeneration(
+        sequence=sequence, stamp=stamp, argv=(*argv, *config.sbatch_arguments, str(config.run.script))
+    )
+
+
+def _manifest(config: ChainConfig, submitter: Submitter) -> ChainManifest:
+    return ChainManifest(
+        chain_id=config.chain_id,
+        job_name=config.name,
+        user=submitter.user,
+        uid=submitter.uid,
+        cluster=submitter.cluster,
+        run_directory=str(config.run_directory),
+        submitted_at=submitter.submitted_at,
+        package_version=__version__,
+        interpreter=config.interpreter,
+        shape=config.shape,
+        chain_depth=config.chain_depth,
+        time_limit_seconds=config.time_limit.seconds if config.time_limit else None,
+        launcher=msgspec.structs.replace(config.launcher, version=submitter.launcher_version),
+        workload=config.workload.words,
+        checkpoint_iteration_file=config.checkpoint_iteration_file,
+        completion=config.completion,
+        thresholds=config.thresholds,
+    )

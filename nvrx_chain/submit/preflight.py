@@ -1,0 +1,272 @@
+"""Would this chain run here as asked? Pure checks over facts gathered once; each problem is one line with a hint.
+
+A fact that could not be observed is no problem by itself, except that a real submit needs an answer from Slurm.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nvrx_chain.errors import PreflightError, Unobserved
+from nvrx_chain.records.manifest import CompletionKind, LauncherKind
+from nvrx_chain.slurm.identity import parse_comment
+from nvrx_chain.slurm.model import Partition
+from nvrx_chain.submit.config import ChainConfig
+from nvrx_chain.submit.directory import DirectoryState
+from nvrx_chain.submit.entry import Refusal, decide_entry, find_differences
+from nvrx_chain.submit.facts import SubmitFacts
+from nvrx_chain.submit.mounts import Reach
+from nvrx_chain.submit.plan import SubmitPlan
+
+
+class Severity(enum.Enum):
+    """An error refuses the submit, a warning is printed, a note says what was assumed or not looked at."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One finding of the preflight."""
+
+    severity: Severity
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.severity.value}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+Check = Callable[[ChainConfig, SubmitFacts], Iterator[Problem]]
+
+
+def find_problems(config: ChainConfig, facts: SubmitFacts, *, dry_run: bool) -> tuple[Problem, ...]:
+    """Every problem, errors first. With `dry_run` a Slurm that does not answer is a note, not an error."""
+    problems = [problem for check in CHECKS for problem in check(config, facts)]
+    problems.extend(_check_reachable(facts, dry_run=dry_run))
+    order = list(Severity)
+    return tuple(sorted(problems, key=lambda problem: order.index(problem.severity)))
+
+
+def refuse_errors(problems: tuple[Problem, ...]) -> None:
+    """Raise PreflightError naming every error."""
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors:
+        lines = [f"{problem.message} ({problem.hint})" if problem.hint else problem.message for problem in errors]
+        raise PreflightError("submitting: refused before anything was queued", part="; ".join(lines))
+
+
+def _error(message: str, hint: str) -> Problem:
+    return Problem(severity=Severity.ERROR, message=message, hint=hint)
+
+
+def _warning(message: str, hint: str) -> Problem:
+    return Problem(severity=Severity.WARNING, message=message, hint=hint)
+
+
+def _note(message: str) -> Problem:
+    return Problem(severity=Severity.NOTE, message=message)
+
+
+def _check_reachable(facts: SubmitFacts, *, dry_run: bool) -> Iterator[Problem]:
+    unseen = (answer for answer in (facts.cluster, facts.partitions, facts.queue) if isinstance(answer, Unobserved))
+    first = next(unseen, None)
+    if first is None:
+        return
+    if dry_run:
+        yield _note(f"the cluster was not checked: {first.reason}")
+    else:
+        yield _error(f"Slurm does not answer: {first.reason}", "try again when `scontrol ping` says UP")
+
+
+def check_array_size(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """MaxArraySize limits the largest index, which must be below it."""
+    if isinstance(facts.cluster, Unobserved) or facts.cluster.max_array_size is None:
+        return
+    largest, limit = config.shape.total - 1, facts.cluster.max_array_size
+    if largest >= limit:
+        yield _error(
+            f"the largest array index would be {largest}, and MaxArraySize of this cluster is {limit}",
+            "use fewer tasks with more --nodes-per-task",
+        )
+
+
+def check_segment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """The launcher fills whole segments, so the training nodes must divide into them."""
+    segment, nodes = config.shape.segment, config.shape.min_nodes
+    if segment is None:
+        return
+    if nodes % segment:
+        yield _error(
+            f"{nodes} training nodes do not divide into segments of {segment}",
+            "choose --train-tasks x --nodes-per-task as a multiple of --segment",
+        )
+    if config.launcher.kind is not LauncherKind.FT_LAUNCHER:
+        yield _warning(f"{config.launcher.kind.value} knows no segments", "--segment has no effect with it")
+
+
+def check_run_directory(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """Every node must see the run directory, and its files must be ours."""
+    owner = facts.directory.owner_uid
+    if owner is not None and owner != facts.uid:
+        yield _error(f"the run directory {config.run_directory} belongs to uid {owner}", "choose another --run-dir")
+    found = facts.file_system
+    if isinstance(found, Unobserved):
+        yield _note(f"the file system of the run directory was not checked: {found.reason}")
+    elif found.reach is Reach.SHARED or config.allow_local_run_directory:
+        return
+    else:
+        message = f"the run directory {config.run_directory} is on {found.kind} ({found.mount_point})"
+        if found.reach is Reach.TEMPORARY:
+            yield _error(
+                f"{message}, which only this machine sees",
+                "choose --run-dir on a shared file system, or --allow-local-run-dir on a cluster of one machine",
+            )
+        else:
+            yield _warning(
+                f"{message}, a disk of this machine",
+                "every node must see it; if they do, --allow-local-run-dir ends this warning",
+            )
+
+
+def check_name(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """Two live chains of one name wait for each other; squeue takes upper and lower case for the same."""
+    if isinstance(facts.queue, Unobserved):
+        return
+    own = facts.directory.manifest.chain_id if facts.directory.manifest else config.chain_id
+    for task in facts.queue.tasks:
+        if task.state.is_terminal or task.user != facts.user or task.name.lower() != config.name.lower():
+            continue
+        stamp = parse_comment(task.comment)
+        if stamp is None or stamp[0] != own:
+            yield _error(
+                f"the name {config.name} is in use: job {task.array_job_id} is called {task.name}",
+                "choose another --name, or wait until that job has left the queue",
+            )
+            return
+
+
+def check_partition(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """The partition exists, is up, and gives the time, the nodes and the GPUs that are asked for."""
+    if isinstance(facts.partitions, Unobserved):
+        return
+    known = {partition.name: partition for partition in facts.partitions}
+    asked = config.partition.split(",") if config.partition else [p.name for p in known.values() if p.is_default]
+    if not asked:
+        yield _error("this cluster has no default partition", "give --partition: " + ", ".join(known))
+        return
+    for name in asked:
+        if name not in known:
+            yield _error(f"there is no partition {name}", "known: " + ", ".join(known))
+            return
+    # Slurm starts a job in whichever of the listed partitions can take it, so one that fits is enough.
+    complaints = [tuple(_misfits(config, known[name])) for name in asked]
+    if all(complaints):
+        yield from complaints[0]
+
+
+def _misfits(config: ChainConfig, partition: Partition) -> Iterator[Problem]:
+    where = f"partition {partition.name}"
+    if not partition.available:
+        yield _warning(f"{where} is not up", "the chain will wait until it is")
+    yield from _time_misfit(config, partition)
+    gpus = config.shape.gpus_per_node
+    if partition.gpus_per_node is not None and gpus > partition.gpus_per_node:
+        yield _error(
+            f"{where} has {partition.gpus_per_node} GPUs per node, {gpus} are asked for",
+            "lower --gpus-per-node or choose another --partition",
+        )
+    if config.shape.min_nodes > partition.node_count:
+        yield _error(
+            f"{where} has {partition.node_count} nodes, the training tasks need {config.shape.min_nodes}",
+            "a generation could never assemble; lower --train-tasks or --nodes-per-task",
+        )
+    elif config.shape.max_nodes > partition.node_count:
+        yield _warning(
+            f"{where} has {partition.node_count} nodes, tasks and hot spares need {config.shape.max_nodes}",
+            "some hot spares can never run beside the training tasks",
+        )
+
+
+def _time_misfit(config: ChainConfig, partition: Partition) -> Iterator[Problem]:
+    maximum, limit = partition.max_time_seconds, config.time_limit
+    if maximum is None or limit is None:
+        return
+    if limit.seconds is None or limit.seconds > maximum:
+        yield _error(
+            f"the time limit {limit.text} is above MaxTime of partition {partition.name}, {maximum // 60} minutes",
+            "lower --time-limit",
+        )
+
+
+def check_launcher(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """The interpreters exist and can import what they will be asked to run."""
+    if facts.probes is None:
+        yield _note(f"whether {config.launcher.python} can run the launcher was not checked")
+        return
+    for probe in facts.probes:
+        if isinstance(probe, Unobserved):
+            yield _error(probe.reason, "give an interpreter that runs here with --python")
+            continue
+        lacking = [module for module in probe.needed if module not in probe.found]
+        if lacking:
+            yield _error(
+                f"{probe.interpreter} cannot import {' and '.join(lacking)}",
+                _how_to_get(lacking, config.launcher.kind),
+            )
+
+
+def _how_to_get(lacking: list[str], kind: LauncherKind) -> str:
+    if "nvrx_chain" in lacking:
+        return "install nvrx-chain into that interpreter; the job runs it isolated from PYTHONPATH"
+    if kind is LauncherKind.FT_LAUNCHER and "torch" not in lacking:
+        return "pip install nvidia-resiliency-ext there, name another with --python, or use --launcher torchrun"
+    return "install it there, or name the interpreter of your training environment with --python"
+
+
+def check_workload(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """The program that the user named is there, and what happens without one is said."""
+    if config.workload.built_in:
+        yield _note("the workload is the built-in mock training (mock-gpt); name your own after --")
+    if facts.program_exists is False:
+        yield _error(f"the workload {config.workload.program} is not there", "name a file that every node sees")
+
+
+def check_completion(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """Exit code 0 proves little, so the rule that takes its place is said."""
+    if config.completion.kind is CompletionKind.TWO_QUIET_EXITS:
+        yield _note(
+            "no criterion of a finished training: the chain counts as finished when two generations in a row exit 0"
+            " at the same checkpoint iteration; better: --done-file, --target-iteration or --complete-on-exit-zero"
+        )
+
+
+def check_entry(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """Nothing is submitted into a directory with a live chain, or with another one's records."""
+    entry = decide_entry(config, facts.directory, facts.queue, facts.cluster)
+    if isinstance(entry, Refusal):
+        yield _error(entry.message, entry.hint)
+
+
+def check_half(plan: SubmitPlan, directory: DirectoryState) -> Iterator[Problem]:
+    """A half-submitted chain is completed as it was begun. Not among CHECKS: it needs the plan."""
+    refusal = find_differences(plan, directory)
+    if refusal is not None:
+        yield _error(refusal.message, refusal.hint)
+
+
+CHECKS: tuple[Check, ...] = (
+    check_array_size,
+    check_segment,
+    check_run_directory,
+    check_entry,
+    check_name,
+    check_partition,
+    check_launcher,
+    check_workload,
+    check_completion,
+)
