@@ -24,6 +24,7 @@ from nvrx_chain.sandbox.processes import Daemon, DaemonSpec, start_daemons, wait
 from nvrx_chain.sandbox.procfs import find_process, read_environment
 from nvrx_chain.sandbox.programs import run
 from nvrx_chain.sandbox.record import SandboxState, write_public, write_state
+from nvrx_chain.slurm.command import reading_environment
 
 ID_VARIABLE = "NVRX_SANDBOX_ID"
 _START_SECONDS = 30.0
@@ -44,13 +45,7 @@ class Site:
     @property
     def client_environ(self) -> dict[str, str]:
         """For Slurm's client programs, from nothing: a stray SQUEUE_* or SLURM_* would filter or redirect them."""
-        return {
-            "PATH": self.path,
-            "SLURM_CONF": str(self.place.slurm_conf),
-            "LC_ALL": "C",
-            "TZ": "UTC",
-            "SLURM_TIME_FORMAT": "standard",
-        }
+        return reading_environment({"PATH": self.path, "SLURM_CONF": str(self.place.slurm_conf)})
 
     @property
     def daemon_environ(self) -> dict[str, str]:

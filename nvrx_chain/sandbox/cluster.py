@@ -205,15 +205,23 @@ def _end_place(place: Place, clock: Clock, *, grace_seconds: float, keep_logs: b
         teardown.remove_files(place, created_directory=False, keep_logs=False)
         return DownReport(directory=place.directory, was_there=True)
     bringup.require_outside(state, "ending a sandbox")
-    killed: tuple[str, ...] = ()
-    if state.ready:
-        path = search_path(os.environ)
-        programs = locate(path, accounting=False)
-        site = Site(place=place, state=state, programs=programs, path=path, clock=clock)
-        killed = teardown.end_jobs(site, grace_seconds)
+    killed = _end_jobs(place, state, clock, grace_seconds)
     count = teardown.end_processes(state, clock)
     teardown.remove_files(place, created_directory=state.created_directory, keep_logs=keep_logs)
     return DownReport(directory=place.directory, was_there=True, jobs_killed=killed, processes_ended=count)
+
+
+def _end_jobs(place: Place, state: SandboxState, clock: Clock, grace_seconds: float) -> tuple[str, ...]:
+    if not state.ready:
+        return ()
+    path = search_path(os.environ)
+    try:
+        programs = locate(path, accounting=False)
+    except SandboxError:
+        # Slurm's packages were removed under it; the processes can be ended all the same.
+        return ()
+    site = Site(place=place, state=state, programs=programs, path=path, clock=clock)
+    return teardown.end_jobs(site, grace_seconds)
 
 
 def _start(site: Site) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
-from nvrx_chain.errors import SandboxError
+from nvrx_chain.errors import SandboxError, SlurmUnavailable
+from nvrx_chain.slurm.command import TimedOut, run_command
 
 # Debian keeps daemons in sbin, which is not on an ordinary user's PATH.
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -69,20 +69,11 @@ def run(argv: Sequence[str], *, environ: Mapping[str, str], timeout_seconds: flo
     """
     command = shlex.join(argv)
     try:
-        done = subprocess.run(
-            argv,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_seconds,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SandboxError(f"{doing}: no end after {timeout_seconds:g} s", part=command) from error
-    except OSError as error:
-        raise SandboxError(f"{doing}: {error.strerror or error}", part=command) from error
+        done = run_command(argv, environ, timeout_seconds=timeout_seconds)
+    except SlurmUnavailable as error:
+        raise SandboxError(f"{doing}: {error.message}", part=error.part, hint=error.hint) from error
+    if isinstance(done, TimedOut):
+        raise SandboxError(f"{doing}: no end after {timeout_seconds:g} s", part=command)
     if done.returncode != 0:
         said = " / ".join((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-3:])
         raise SandboxError(f"{doing}: exit {done.returncode}, {said}", part=command)

@@ -77,7 +77,12 @@ def write_public(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 def read_state(place: Place) -> SandboxState | None | Unobserved:
     """The record of a slot; None when it has none (a claim that never got that far)."""
-    content = read_bytes(place.state_file, owner_uid=0)
+    try:
+        owner = place.runtime.parent.stat().st_uid
+    except FileNotFoundError:
+        return None
+    # Only the owner of the register (root, as /run is root's) may say which processes are to be killed.
+    content = read_bytes(place.state_file, owner_uid=owner)
     if content is None or isinstance(content, Unobserved):
         return content
     try:
@@ -133,8 +138,7 @@ def claim(config: SandboxConfig, clock: Clock, sandbox_id: str) -> Iterator[tupl
 
     Raises SandboxError when the directory has a sandbox already or nothing is free.
     """
-    REGISTER.mkdir(exist_ok=True)
-    REGISTER.chmod(0o755)
+    _make_register()
     with contextlib.ExitStack() as held:
         with hold_register(clock):
             if find_place(config.directory) is not None:
@@ -143,8 +147,7 @@ def claim(config: SandboxConfig, clock: Clock, sandbox_id: str) -> Iterator[tupl
                     part=str(config.directory),
                     hint="run `sandbox down` first",
                 )
-            created = not config.directory.exists()
-            config.directory.mkdir(parents=True, exist_ok=True)
+            created = _make_directory(config.directory)
             place = _take_slot(config.directory)
             # Taken before the machine's lock is given back, or a `down` of the same directory could slip in between.
             held.enter_context(hold_lock(place.lock_file, clock, doing="claiming a sandbox"))
@@ -166,6 +169,27 @@ def hold_register(clock: Clock) -> Iterator[None]:
     """Keep everybody from claiming a slot for a moment."""
     with hold_lock(REGISTER / "lock", clock, doing="locking the register of sandboxes"):
         yield
+
+
+def _make_register() -> None:
+    try:
+        REGISTER.mkdir(exist_ok=True)
+        REGISTER.chmod(0o755)
+    except OSError as error:
+        raise SandboxError(f"starting a sandbox: {error.strerror}", part=str(REGISTER)) from error
+
+
+def _make_directory(directory: Path) -> bool:
+    """Make the user's directory; False when it was there."""
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        if directory.is_dir():
+            return False
+        raise SandboxError("starting a sandbox: this is no directory", part=str(directory)) from None
+    except OSError as error:
+        raise SandboxError(f"starting a sandbox: {error.strerror}", part=str(directory)) from error
+    return True
 
 
 def _take_slot(directory: Path) -> Place:
