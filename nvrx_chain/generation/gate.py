@@ -80,7 +80,11 @@ class Gate:
                 self._seen_alive = True
                 self._moved_at = now
                 self._question.drop()
-        if snapshot.rendezvous is not None and snapshot.rendezvous.started_at is None:
+        rendezvous = snapshot.rendezvous
+        if rendezvous is None:
+            return
+        # Either way task 0 did something after this task was there: it still assembles, or it saw this task join.
+        if rendezvous.started_at is None or self._context.identity.array_task_id in rendezvous.present:
             self._seen_assembling = True
 
     def _leave(self, snapshot: Snapshot) -> GateResult | None:

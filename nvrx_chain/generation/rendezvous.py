@@ -70,7 +70,7 @@ def _is_useless(address: str) -> bool:
     return parsed.is_unspecified or str(parsed) in ("127.0.0.1", "127.0.1.1", "::1")
 
 
-def publish(context: TaskContext, *, started: bool, members: Sequence[int]) -> Rendezvous:
+def publish(context: TaskContext, *, started: bool, members: Sequence[int], present: Sequence[int]) -> Rendezvous:
     """Publish where to meet; with `started` the named members may start their launchers.
 
     The port is probed again for each publication: an assembly can take hours.
@@ -85,6 +85,7 @@ def publish(context: TaskContext, *, started: bool, members: Sequence[int]) -> R
         published_at=now,
         started_at=now if started else None,
         members=tuple(members),
+        present=tuple(present),
         **context.identity.stamp(),
     )
     context.board.publish(rendezvous)
@@ -108,6 +109,7 @@ def reseat(context: TaskContext, current: Rendezvous, members: Sequence[int]) ->
         published_at=current.published_at,
         started_at=current.started_at,
         members=tuple(members),
+        present=current.present,
         **context.identity.stamp(),
     )
     context.board.publish(changed)

@@ -45,7 +45,7 @@ def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
     signals = SignalFlags()
     signals.install()
     clock = SystemClock()
-    context = build_context(run_dir, environ, clock, CommandLineClient(clock=clock), signals)
+    context = build_context(run_dir, environ, clock, CommandLineClient(environ=environ, clock=clock), signals)
     log.info("run-task task=%s host=%s pid=%s", context.identity.spec, context.identity.host, context.identity.pid)
     context.lease.start()
     context.board.join()

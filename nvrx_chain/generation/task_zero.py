@@ -123,7 +123,7 @@ class TaskZero:
 
     def _assemble(self) -> GenerationEnd | None:
         context = self._context
-        rendezvous.publish(context, started=False, members=())
+        rendezvous.publish(context, started=False, members=(), present=())
         assembly = Assembly(context)
         while True:
             snapshot = context.watcher.latest()
@@ -148,7 +148,7 @@ class TaskZero:
             if self._context.takes_hot_spares
             else rendezvous.choose_members(present, (), (0,), shape.train_tasks)
         )
-        rendezvous.publish(self._context, started=True, members=members)
+        rendezvous.publish(self._context, started=True, members=members, present=present)
 
     def _interruption(self) -> GenerationEnd | None:
         """What ends task 0 before it has launched anything."""

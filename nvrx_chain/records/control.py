@@ -41,6 +41,7 @@ class Rendezvous(ControlRecord, frozen=True, kw_only=True):
     published_at: str
     started_at: str | None
     members: tuple[int, ...]
+    present: tuple[int, ...]
 
 
 class Lease(ControlRecord, frozen=True, kw_only=True):
