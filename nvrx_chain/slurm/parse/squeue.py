@@ -39,12 +39,13 @@ class ParsedQueue:
 
 
 def queue_arguments(separator: str, user: str | None) -> tuple[str, ...]:
-    """Arguments for every task in every state, hidden partitions too, arrays expanded. User None: everybody's.
+    """Arguments for every task in every state, hidden partitions too. User None: everybody's.
 
-    Never filtered by name: `squeue --name` ignores case and splits at commas.
+    Never filtered by name: `squeue --name` ignores case and splits at commas. Never `--array`: 22.05 leaves out the
+    last task of a list with a step (of `0-38:2` it shows none after 36), so the parser counts the lists out itself.
     """
     wanted = separator.join(code for _name, code in QUEUE_COLUMNS)
-    arguments = ("--noheader", "--array", "--all", "--states=all", f"--format={wanted}")
+    arguments = ("--noheader", "--all", "--states=all", f"--format={wanted}")
     return arguments if user is None else (*arguments, f"--user={user}")
 
 

@@ -1,0 +1,1 @@
+"""Fakes with a memory, for the tests of every part."""
