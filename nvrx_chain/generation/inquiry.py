@@ -21,7 +21,7 @@ from nvrx_chain.slurm.nodelist import expand_nodes
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 3.0
 BACK_OFF_SECONDS = (15.0, 30.0, 60.0, 120.0)
 ASKING = "asking"
 
