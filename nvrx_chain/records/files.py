@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import stat
@@ -18,6 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from nvrx_chain.errors import RecordError, Unobserved
+
+log = logging.getLogger(__name__)
 
 MAX_RECORD_BYTES = 1 << 20
 _STALE_RETRIES = 3
@@ -51,13 +54,17 @@ def read_bytes(
 
 def _read_once(path: Path, max_bytes: int, owner_uid: int | None) -> bytes | Unobserved:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", closefd=True) as stream:
+    # closefd=False: a stream that cannot be made (of a directory) would leave the descriptor open, once a poll.
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return Unobserved(f"{path} is not a regular file")
         if owner_uid is not None and status.st_uid not in (owner_uid, 0):
             return Unobserved(f"{path} belongs to uid {status.st_uid}, not to uid {owner_uid}")
-        content = stream.read(max_bytes + 1)
+        with open(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > max_bytes:
         return Unobserved(f"{path} is larger than {max_bytes} bytes")
     return content
@@ -94,11 +101,11 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     temporary = _write_temporary(path, content, mode)
     try:
         os.replace(temporary, path)
-        _sync_directory(path.parent)
     except OSError as error:
         raise RecordError(f"writing {path}: {error.strerror or error}", part=path.name) from error
     finally:
         _remove_quietly(temporary)
+    _sync_directory(path.parent)
 
 
 def write_first(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
@@ -109,12 +116,12 @@ def write_first(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
     temporary = _write_temporary(path, content, mode)
     try:
         os.link(temporary, path)
-        _sync_directory(path.parent)
-        return True
-    except FileExistsError:
-        # NFS may repeat a link whose reply got lost: a second link on our own temporary means that we made it.
-        return os.stat(temporary).st_nlink == 2
     except OSError as error:
+        # A server may have made the link and lost the reply: a second link on our own temporary is ours.
+        if _has_second_link(temporary):
+            return True
+        if isinstance(error, FileExistsError):
+            return False
         raise RecordError(
             f"creating {path}: {error.strerror or error}",
             part=path.name,
@@ -122,6 +129,8 @@ def write_first(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
         ) from error
     finally:
         _remove_quietly(temporary)
+    _sync_directory(path.parent)
+    return True
 
 
 def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
@@ -141,12 +150,26 @@ def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
     return temporary
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _has_second_link(temporary: Path) -> bool:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return os.stat(temporary).st_nlink == 2
+    except OSError as error:
+        log.warning("cannot tell whether a link was made path=%s error=%s", temporary, error)
+        return False
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the new name survive a crash of the server. Everybody sees it already, so a failure undoes nothing."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        # FUSE and CIFS mounts cannot sync a directory and say EINVAL.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            log.warning("a directory was not synced path=%s error=%s", directory, error)
 
 
 def _remove_quietly(path: Path) -> None:

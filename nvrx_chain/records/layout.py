@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_INDEXED = re.compile(r"(joined|left|lease)\.(\d{1,9})\.json")
+_INDEXED = re.compile(r"(joined|left|lease)\.(\d{1,9})\.json", re.ASCII)
+_SUBMISSION = re.compile(r"(\d{4,9})(\.id)?\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +142,5 @@ def parse_indexed_name(name: str) -> tuple[str, int] | None:
 
 def parse_submission_name(name: str) -> tuple[int, bool] | None:
     """`0003.json` -> (3, False), `0003.id.json` -> (3, True); None for any other name."""
-    match = re.fullmatch(r"(\d{4,9})(\.id)?\.json", name)
+    match = _SUBMISSION.fullmatch(name)
     return (int(match.group(1)), match.group(2) is not None) if match else None
