@@ -18,7 +18,7 @@ from nvrx_chain.generation import brake, teardown
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.records.control import ChainOutcome, GenerationRecord
 from nvrx_chain.records.files import encode_record, list_names, write_atomic
-from nvrx_chain.records.outcome import BRAKE_COUNTS, CHAIN_VERDICT, TEARDOWN, Outcome, TeardownAction
+from nvrx_chain.records.outcome import BRAKE_COUNTS, CHAIN_VERDICT, TEARDOWN, Outcome, TeardownAction, Verdict
 from nvrx_chain.records.progress import read_iteration, recorded_iteration
 
 log = logging.getLogger(__name__)
@@ -69,9 +69,11 @@ def close_now(context: TaskContext, end: GenerationEnd) -> GenerationEnd:
 
 
 def decide_chain(context: TaskContext, end: GenerationEnd) -> None:
-    """Write the chain's verdict when this outcome ends the chain."""
+    """Write the chain's verdict when this outcome ends the chain, or when no generation is left to take over."""
     verdict = CHAIN_VERDICT.get(end.outcome)
-    if verdict is None:
+    if verdict is None and is_last_generation(context) and end.outcome is not Outcome.SUPERSEDED:
+        verdict = Verdict.EXHAUSTED
+    if verdict is None or end.chain_is_over:
         return
     context.chain.decide(
         ChainOutcome(
@@ -84,6 +86,12 @@ def decide_chain(context: TaskContext, end: GenerationEnd) -> None:
             decided_at=format_time(context.clock.now()),
         )
     )
+
+
+def is_last_generation(context: TaskContext) -> bool:
+    """Whether no later generation was submitted. A submission that is still under way may become one."""
+    known = context.chain.generations()
+    return bool(known) and known[-1].array_job_id == context.array_job_id and not context.chain.open_intents()
 
 
 def write_record(context: TaskContext, end: GenerationEnd, started_at: str, *, ended: bool) -> None:

@@ -33,6 +33,7 @@ class PeerGuard:
         self._inquirer = Inquirer(context)
         self._asked_at: dict[int, float] = {}
         self._dead: set[int] = set()
+        self._members: tuple[int, ...] | None = None
         self._self_check = SelfCheck(context)
 
     def tick(self, snapshot: Snapshot) -> StopOrder | None:
@@ -86,9 +87,11 @@ class PeerGuard:
             return
         gone = tuple({*snapshot.left, *self._dead})
         train_tasks = self._context.manifest.shape.train_tasks
-        members = rendezvous.choose_members(snapshot.joined, gone, current.members, train_tasks)
-        if members != current.members and len(members) == train_tasks:
-            rendezvous.reseat(self._context, current, members)
+        seated = self._members or current.members
+        members = rendezvous.choose_members(snapshot.joined, gone, seated, train_tasks)
+        if members != seated and len(members) == train_tasks:
+            # Remembered here: the snapshot shows the new members only after the next read of the directory.
+            self._members = rendezvous.reseat(self._context, current, members).members
 
 
 class SelfCheck:

@@ -152,6 +152,7 @@ class Peer:
         if ranks_gone:
             context.board.leave(f"closed as {end.outcome.value}")
         closing.complete_record(context, end)
+        closing.decide_chain(context, end)
         clear_generation(context, end.outcome, winner=True)
         return closing.EXIT_CODES[end.outcome]
 

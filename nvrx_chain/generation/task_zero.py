@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nvrx_chain.clock import format_time
-from nvrx_chain.errors import ExitCode, Unobserved
+from nvrx_chain.errors import ExitCode, NvrxError, Unobserved
 from nvrx_chain.generation import brake, closing, rendezvous
 from nvrx_chain.generation.assemble import Assembly
 from nvrx_chain.generation.closing import GenerationEnd
@@ -240,15 +240,31 @@ class TaskZero:
     def _finish(self) -> ExitCode:
         context = self._context
         context.lease.phase = "closing"
-        end = closing.close_now(context, self._end)
-        closing.decide_chain(context, end)
-        closing.write_record(context, end, self._started_at, ended=True)
-        if end.ranks_gone:
-            context.board.leave(f"task 0 ended as {end.outcome.value}")
-        closing.settle_queue(context, end)
+        end = self._end
+        try:
+            end = closing.close_now(context, end)
+        except NvrxError as error:
+            # A full or stalled file system. The peers then learn it from the lease, and Slurm from our end.
+            log.error("the generation could not be closed: %s", error)
+        for step in (closing.decide_chain, self._record, self._leave, closing.settle_queue):
+            try:
+                step(context, end)
+            except NvrxError as error:
+                # None of these may keep the ones after it from being tried: the queue is cleared in any case.
+                log.error("on the way out: %s", error)
         if end.chain_is_over:
             return ExitCode.DONE
         return closing.EXIT_CODES[end.outcome]
+
+    def _record(self, context: TaskContext, end: GenerationEnd) -> None:
+        if end.launched_at is None and context.chain.record_of(context.array_job_id) is not None:
+            # A restarted task 0 that refuses must not overwrite how its generation really went.
+            return
+        closing.write_record(context, end, self._started_at, ended=True)
+
+    def _leave(self, context: TaskContext, end: GenerationEnd) -> None:
+        if end.ranks_gone:
+            context.board.leave(f"task 0 ended as {end.outcome.value}")
 
 
 def _refused(why: str, *, chain_is_over: bool = False) -> GenerationEnd:
