@@ -1,0 +1,175 @@
+"""The limits that a chain must meet, what the reference does there, and the figures that a run measured.
+
+Touches: the file named by NVRX_TEST_FIGURES, one JSON line for each figure, for tests/bench.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FIGURES_VARIABLE = "NVRX_TEST_FIGURES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One row of the table. `bound_seconds` None: the bound is no duration, or relative (see `bound`).
+
+    `reference` is NVIDIA's example deployment around ft_launcher 0.7.0: m is measured on such a sandbox, r is from
+    reading it. `torchrun_note` says why torchrun cannot meet the row, None when it can.
+    """
+
+    key: str
+    what: str
+    bound: str
+    bound_seconds: float | None
+    reference: str
+    torchrun_note: str | None = None
+
+
+LIMITS: tuple[Limit, ...] = (
+    Limit(
+        key="release",
+        what="last training step -> no job of the chain in the queue",
+        bound="15 s, no further generation starts",
+        bound_seconds=15.0,
+        reference="m: 317 s per generation, all run again",
+    ),
+    Limit(
+        key="shell-killed",
+        what="task 0's batch process SIGKILLed, node alive -> first step of the next generation",
+        bound="bare successor array + 20 s",
+        bound_seconds=20.0,
+        reference="m: 383 s (5 s when a cold spare happens to start on that very node)",
+    ),
+    Limit(
+        key="node-dead",
+        what="task 0's node dead -> first step of the next generation",
+        bound="75 s",
+        bound_seconds=75.0,
+        reference="m: 461 s",
+    ),
+    Limit(
+        key="two-nodes-dead",
+        what="nodes of task 0 and of one training peer dead together -> first step of the next generation",
+        bound="90 s",
+        bound_seconds=90.0,
+        reference="r: not before SlurmdTimeout",
+    ),
+    Limit(
+        key="slurmd-frozen",
+        what="slurmd frozen under a training task 0, which is then cancelled -> first step of the next generation",
+        bound="100 s, never ranks of two generations at once",
+        bound_seconds=100.0,
+        reference="r: both generations train",
+    ),
+    Limit(
+        key="array-cancelled-slurmd-frozen",
+        what="the same, but the whole array is cancelled, so that Slurm starts the next generation at once",
+        bound="100 s, never ranks of two generations at once",
+        bound_seconds=100.0,
+        reference="r: both generations train",
+    ),
+    Limit(
+        key="fails-at-once",
+        what="launcher that fails at once",
+        bound="2 generations spent, chain held, rest queued, reason in status, release works",
+        bound_seconds=None,
+        reference="m: 3 generations in 40 s",
+    ),
+    Limit(
+        key="no-restart",
+        what="exit 93 on one node of a 2-node task -> no job of the chain in the queue",
+        bound="whole chain cancelled, outcome no_restart",
+        bound_seconds=None,
+        reference="r: next generation starts",
+        torchrun_note="torchrun never exits with 93 by itself; measured with a launcher script that does",
+    ),
+    Limit(
+        key="no-restart-site",
+        what="the same with KillOnBadExit=1 in slurm.conf",
+        bound="whole chain cancelled, outcome no_restart",
+        bound_seconds=None,
+        reference="r: next generation starts",
+        torchrun_note="as above",
+    ),
+    Limit(
+        key="no-restart-own-srun",
+        what="the same with the launcher in its own srun -K1",
+        bound="whole chain cancelled, outcome no_restart",
+        bound_seconds=None,
+        reference="r: next generation starts",
+        torchrun_note="as above",
+    ),
+    Limit(
+        key="late-tasks",
+        what="tasks of one generation start far apart (nodes occupied): last training task starts -> first step",
+        bound="assembles and trains; nothing held, nothing burned",
+        bound_seconds=None,
+        reference="r: the launcher's join time-out ends it",
+    ),
+    Limit(
+        key="dry-run",
+        what="nvrx-chain submit --dry-run, wall time",
+        bound="0.4 s, torch never imported",
+        bound_seconds=0.4,
+        reference="-",
+    ),
+)
+
+_BY_KEY = {limit.key: limit for limit in LIMITS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measurement: seconds, and what else is worth a word."""
+
+    key: str
+    launcher: str
+    seconds: float
+    detail: str = ""
+
+
+class Figures:
+    """What was measured in this run."""
+
+    def __init__(self) -> None:
+        self._figures: list[Figure] = []
+
+    def add(self, key: str, launcher: str, seconds: float, detail: str = "") -> None:
+        """Keep one figure and print it. `key` is that of a Limit; a name of your own for anything else."""
+        figure = Figure(key=key, launcher=launcher, seconds=round(seconds, 2), detail=detail)
+        self._figures.append(figure)
+        print(self._line(figure))
+        path = os.environ.get(FIGURES_VARIABLE)
+        if path:
+            with Path(path).open("a") as stream:
+                stream.write(json.dumps(asdict(figure)) + "\n")
+
+    def render(self) -> tuple[str, ...]:
+        """One line for each figure, in the order of the table."""
+        order = [limit.key for limit in LIMITS]
+        known = sorted(
+            self._figures, key=lambda figure: order.index(figure.key) if figure.key in _BY_KEY else len(order)
+        )
+        return tuple(self._line(figure) for figure in known)
+
+    def _line(self, figure: Figure) -> str:
+        limit = _BY_KEY.get(figure.key)
+        bound = f"  bound: {limit.bound}  reference: {limit.reference}" if limit else ""
+        detail = f"  ({figure.detail})" if figure.detail else ""
+        return f"{figure.key:<30} {figure.launcher:<12} {figure.seconds:7.1f} s{detail}{bound}"
+
+
+def bound_seconds(key: str) -> float:
+    """The bound of a row whose bound is a duration."""
+    seconds = _BY_KEY[key].bound_seconds
+    assert seconds is not None, f"the bound of {key} is no duration"
+    return seconds
+
+
+def read_figures(path: Path) -> tuple[Figure, ...]:
+    """The figures that a test run wrote."""
+    return tuple(Figure(**json.loads(line)) for line in path.read_text().splitlines())
