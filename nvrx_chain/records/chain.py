@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold
-from nvrx_chain.records.files import encode_record, list_names, read_record, write_atomic, write_first
+from nvrx_chain.records.files import encode_record, list_names, read_bytes, read_record, write_atomic, write_first
 from nvrx_chain.records.layout import RunDirectory, parse_submission_name
 from nvrx_chain.records.manifest import ChainManifest, SubmissionId, SubmissionIntent
 
@@ -39,13 +39,20 @@ class ChainFiles:
         """The manifest. Raises RecordError."""
         return read_manifest(self.directory, owner_uid=self.owner_uid)
 
-    def outcome(self) -> ChainOutcome | None:
+    def look_for_outcome(self) -> ChainOutcome | Unobserved | None:
         """The verdict on this chain_id; an older chain's verdict in the same directory is none of ours."""
         record = read_record(self.directory.outcome, ChainOutcome, owner_uid=self.owner_uid)
         if isinstance(record, Unobserved):
+            return record
+        return record if record is not None and record.chain_id == self.chain_id else None
+
+    def outcome(self) -> ChainOutcome | None:
+        """The verdict on this chain_id, None while there is none that can be read."""
+        record = self.look_for_outcome()
+        if isinstance(record, Unobserved):
             log.warning("ignoring an unreadable verdict reason=%s", record.reason)
             return None
-        return record if record is not None and record.chain_id == self.chain_id else None
+        return record
 
     def hold(self) -> Hold | None:
         """The newest hold of this chain_id, released or not."""
@@ -64,12 +71,20 @@ class ChainFiles:
         write_atomic(self.directory.hold, encode_record(hold))
 
     def generations(self) -> tuple[KnownGeneration, ...]:
+        """As `list_generations`, empty when they cannot be listed: no base for "there is none"."""
+        found = self.list_generations()
+        if isinstance(found, Unobserved):
+            log.warning("the generations of the chain are not known reason=%s", found.reason)
+            return ()
+        return found
+
+    def list_generations(self) -> tuple[KnownGeneration, ...] | Unobserved:
         """Every generation whose array job id was recorded, in the order of submission."""
         names = list_names(self.directory.submissions)
-        if names is None or isinstance(names, Unobserved):
-            return ()
+        if isinstance(names, Unobserved):
+            return names
         found = []
-        for name in names:
+        for name in names or ():
             parsed = parse_submission_name(name)
             if parsed is None or not parsed[1]:
                 continue
@@ -108,26 +123,45 @@ class ChainFiles:
         else:
             earlier = [job for job in known if job < array_job_id]
         started = self._started()
-        return tuple(job for job in reversed(earlier) if job in started)
+        found = frozenset() if isinstance(started, Unobserved) else started
+        return tuple(job for job in reversed(earlier) if job in found)
+
+    def directories_before(self, array_job_id: int) -> tuple[int, ...] | Unobserved:
+        """All whose ranks may live beside those of this generation, newest first.
+
+        Also generations whose id was never recorded (its writer died after sbatch), and those of an older chain in the
+        same run directory: they wrote the same checkpoints. An unrecorded one counts as earlier when its id is smaller.
+        """
+        known, started = self.list_generations(), self._started()
+        if isinstance(known, Unobserved):
+            return known
+        if isinstance(started, Unobserved):
+            return started
+        recorded = [generation.array_job_id for generation in known]
+        at = recorded.index(array_job_id) if array_job_id in recorded else None
+        before, after = (recorded[:at], recorded[at:]) if at is not None else ([], [])
+        earlier = {job for job in started if job in before or (job < array_job_id and job not in after)}
+        # Slurm's ids grow; one that is larger than ours is from before its counter wrapped, so it comes last.
+        return tuple(sorted(earlier, key=lambda job: (job > array_job_id, -job)))
 
     def later_generation(self, array_job_id: int) -> int | None:
-        """A generation submitted after this one that has published its rendezvous, None when there is none."""
+        """A generation submitted after this one that has published its rendezvous, None when none is seen."""
         started = self._started()
-        if all(job <= array_job_id for job in started):
+        if isinstance(started, Unobserved) or all(job <= array_job_id for job in started):
             # The usual case costs one listing; ids only fall when Slurm's counter wraps.
             return None
         known = [generation.array_job_id for generation in self.generations()]
         later = known[known.index(array_job_id) + 1 :] if array_job_id in known else ()
         for job in later:
-            if job in started and self.directory.generation(job).rendezvous.exists():
+            if job in started and isinstance(read_bytes(self.directory.generation(job).rendezvous), bytes):
                 return job
         return None
 
-    def _started(self) -> frozenset[int]:
+    def _started(self) -> frozenset[int] | Unobserved:
         names = list_names(self.directory.generations)
-        if names is None or isinstance(names, Unobserved):
-            return frozenset()
-        return frozenset(int(name) for name in names if name.isascii() and name.isdigit())
+        if isinstance(names, Unobserved):
+            return names
+        return frozenset(int(name) for name in names or () if name.isascii() and name.isdigit())
 
     def record_of(self, array_job_id: int) -> GenerationRecord | None:
         """How a generation went, None while unknown."""
