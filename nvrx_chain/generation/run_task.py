@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nvrx_chain.clock import Clock, SystemClock
@@ -33,11 +34,13 @@ from nvrx_chain.launchers.choose import plan_launch
 from nvrx_chain.launchers.seats import LaunchRequest, Seat
 from nvrx_chain.records.chain import ChainFiles, read_manifest
 from nvrx_chain.records.layout import RunDirectory
-from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.records.manifest import ChainManifest, LauncherKind
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.command_client import CommandLineClient
 
 log = logging.getLogger(__name__)
+
+STEP_BOOKED_SECONDS = 5
 
 
 def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
@@ -138,8 +141,33 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
         no_restart_exit_code=manifest.launcher.no_restart_exit_code,
         rendezvous=(rendezvous.rendezvous_host, rendezvous.rendezvous_port),
         log_path=_launcher_output(board, manifest, identity, node),
+        step_exit_code=_step_exit_code(manifest, CommandLineClient(environ=environ, clock=clock), environ, clock),
     )
     return wrapper.run()
+
+
+def _step_exit_code(
+    manifest: ChainManifest, client: SlurmClient, environ: Mapping[str, str], clock: Clock
+) -> Callable[[], int | None]:
+    """How to ask what a launcher that is an srun of its own really ended with: Slurm keeps the step's highest code.
+
+    Only a launcher command can hide an srun. The step is booked a moment after its srun has returned.
+    """
+    if manifest.launcher.kind is not LauncherKind.COMMAND:
+        return lambda: None
+
+    def ask() -> int | None:
+        never = threading.Event()
+        for _ in range(STEP_BOOKED_SECONDS):
+            records = client.show_job(int(environ.get("SLURM_JOB_ID") or "0"))
+            for record in records if isinstance(records, tuple) else ():
+                code, _, _ = record.fields.get("DerivedExitCode", "0:0").partition(":")
+                if code.isdigit() and int(code) != 0:
+                    return int(code)
+            clock.wait(never, 1.0)
+        return None
+
+    return ask
 
 
 def _node_rank(manifest: ChainManifest, identity: TaskIdentity, members: tuple[int, ...], index: int) -> int:

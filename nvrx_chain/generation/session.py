@@ -122,6 +122,12 @@ class Session:
                 reason=f"the generation was closed as {outcome.value} by {snapshot.closed.closed_by}",
                 gentle=outcome is Outcome.COMPLETED,
             )
+        unread = context.clock.monotonic() - snapshot.taken_at
+        if unread > 2 * context.thresholds.self_fence:
+            # Its reader hangs: a closed generation would not be noticed.
+            return StopOrder(
+                cause=StopCause.SELF_FENCED, reason=f"the control directory could not be read for {unread:.0f} s"
+            )
         unwritten = context.lease.seconds_since_written()
         if unwritten > self_fence_seconds(context.lease.interval_seconds, context.thresholds.self_fence):
             return StopOrder(

@@ -41,6 +41,9 @@ OBSERVER_SLACK_SECONDS = 5.0
 KILL_SECONDS = 30.0
 PROBE_SECONDS = 2.0
 
+_KILLED_BY_SRUN = (137, 143)
+"""What an srun with kill-on-bad-exit returns when one of its tasks exited with anything and the others were ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
@@ -65,6 +68,7 @@ class Wrapper:
         no_restart_exit_code: int,
         rendezvous: tuple[str, int],
         log_path: Path,
+        step_exit_code: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._board = board
         self._clock = clock
@@ -74,6 +78,7 @@ class Wrapper:
         self._no_restart_exit_code = no_restart_exit_code
         self._rendezvous = rendezvous
         self._log_path = log_path
+        self._step_exit_code = step_exit_code
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._finished = threading.Event()
         self._lease_moved_at = clock.monotonic()
@@ -99,6 +104,9 @@ class Wrapper:
         asked_to_stop = self._react(child)
         self._finished.set()
         code = _shell_code(child.returncode)
+        if code in _KILLED_BY_SRUN and not asked_to_stop and self._step_exit_code() == self._no_restart_exit_code:
+            log.info("the launcher's own srun turned the no-restart code into %s", code)
+            code = self._no_restart_exit_code
         self._sweep()
         self._record(started_at, code, asked_to_stop=asked_to_stop)
         return code

@@ -109,7 +109,7 @@ class CommandLineClient(SlurmClient):
         )
 
     def show_job(self, job_id: int) -> tuple[JobDetail, ...] | Unobserved | None:
-        result = self._run("scontrol", ("--all", "--oneliner", "show", "job", str(job_id)))
+        result = self._run("scontrol", ("--all", "--details", "--oneliner", "show", "job", str(job_id)))
         if isinstance(result, CommandResult) and result.returncode and is_job_gone(result.stderr + result.stdout):
             return None
         text = _answer("scontrol", result)

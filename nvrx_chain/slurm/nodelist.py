@@ -16,7 +16,7 @@ _NONE = frozenset({"", "(null)", "None assigned", "N/A", "n/a", "None"})
 _BRACKETED = r"\[\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*\]"
 _WRITTEN = re.compile(rf"(?:[\w.-]|{_BRACKETED})+(?:,(?:[\w.-]|{_BRACKETED})+)*", re.ASCII)
 _NAME = re.compile(rf"(?:[\w.-]|{_BRACKETED})+", re.ASCII)
-_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
+_PLAIN = re.compile(r"\w[\w.-]*", re.ASCII)
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"(\d+)-(\d+)", re.ASCII)
 # A list can come from a file that somebody else wrote: `n[1-999999999]` must not eat the memory of a watcher.

@@ -21,7 +21,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "generation": frozenset({"errors", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
     "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),
-    "demo": frozenset({"errors", "clock", "records", "slurm", "launchers", "submit", "sandbox", "generation", "ops"}),
+    "demo": frozenset(
+        {"errors", "clock", "records", "slurm", "launchers", "submit", "sandbox", "generation", "ops", "workloads"}
+    ),
     "commands": frozenset(
         {"errors", "clock", "records", "slurm", "launchers", "submit", "generation", "sandbox", "ops", "demo"}
     ),
