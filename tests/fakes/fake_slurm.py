@@ -169,7 +169,8 @@ class FakeSlurm(SlurmClient):
     def show_job(self, job_id: int) -> tuple[JobDetail, ...] | Unobserved | None:
         def look() -> tuple[JobDetail, ...] | None:
             found = [task for task in self._listed() if job_id in (task.job_id, task.array.job_id)]
-            return tuple(self._detail(task) for task in found) or None
+            shown = [task for task in found if task not in task.array.waiting[1:]]
+            return tuple(self._detail(task) for task in shown) or None
 
         return self._read("show_job", (job_id,), look)
 
