@@ -23,13 +23,15 @@ PORT_SPAN = 12000
 PORT_TRIES = 200
 
 
-def choose_port(array_job_id: int) -> int:
-    """A free TCP port, starting from one derived from the array job id; below the ephemeral range.
+def choose_port() -> int:
+    """A free TCP port below the ephemeral range, from a random one on. Raises NvrxError when a long run is taken.
 
-    Raises NvrxError when a long run of ports is taken.
+    Random, because the launcher binds seconds after the probe: two hosts on one machine that start from the same
+    number, as sandboxes with equal job ids would, both find it free.
     """
+    start = secrets.randbelow(PORT_SPAN)
     for attempt in range(PORT_TRIES):
-        port = PORT_BASE + (array_job_id * 7 + attempt) % PORT_SPAN
+        port = PORT_BASE + (start + attempt) % PORT_SPAN
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             # A store that closed a second ago leaves TIME_WAIT entries; the launcher binds with this option as well.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,7 +40,7 @@ def choose_port(array_job_id: int) -> int:
             except OSError:
                 continue
             return port
-    raise NvrxError("choosing a rendezvous port", hint=f"{PORT_TRIES} ports from {PORT_BASE} up are all taken")
+    raise NvrxError("choosing a rendezvous port", hint=f"{PORT_TRIES} ports from {PORT_BASE + start} up are all taken")
 
 
 def reachable_name(host: str, *, alone: bool) -> str:
@@ -79,7 +81,7 @@ def publish(context: TaskContext, *, started: bool, members: Sequence[int], pres
     now = format_time(context.clock.now())
     rendezvous = Rendezvous(
         rendezvous_host=reachable_name(context.identity.host, alone=alone),
-        rendezvous_port=choose_port(context.array_job_id),
+        rendezvous_port=choose_port(),
         nonce=secrets.token_hex(4),
         secret=secrets.token_hex(16),
         published_at=now,
