@@ -137,6 +137,12 @@ def _place(settings: Settings, chain_id: str, label: str, directory: Path) -> tu
             part=repr(name),
             hint="Slurm takes others, and then lists and cancels the wrong jobs by them",
         )
+    if "\\" in (given_directory or str(directory)):
+        raise UsageError(
+            "reading --run-dir: a backslash in the path",
+            part=str(given_directory or directory),
+            hint="it switches off %A and %a in the names that Slurm gives to log files, so all tasks would share one",
+        )
     # Not resolved: an automounter's real path is often one that other nodes do not have.
     run_directory = directory / os.path.expanduser(given_directory or os.path.join(RUNS_DIRECTORY, name))
     return name, Path(os.path.normpath(run_directory))

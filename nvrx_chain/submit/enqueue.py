@@ -166,7 +166,7 @@ class Enqueuer:
             )
 
     def _check_and_record(self, generation: PlannedGeneration, accepted: Accepted) -> None:
-        records = self._read_back(accepted.array_job_id)
+        records = self._read_back(accepted)
         times = [record.submitted_at for record in records if record.submitted_at is not None]
         submitted_at = min(times) if times else None
         if accepted.array_job_id in self.progress.mine:
@@ -184,17 +184,26 @@ class Enqueuer:
         self._claim(generation, self.plan.run.submission_id(generation.sequence), encode_record(submission))
         self.progress.ids[generation.sequence] = submission
 
-    def _read_back(self, array_job_id: int) -> tuple[JobDetail, ...]:
-        """The job as Slurm has it; () with a note when it cannot be seen."""
+    def _read_back(self, accepted: Accepted) -> tuple[JobDetail, ...]:
+        """The job as Slurm has it; () with a note when it could not be seen.
+
+        Raises SlurmAmbiguous when Slurm does not know a job that it has just accepted: an unclean death of its
+        controller loses the newest jobs, and gives their ids out again.
+        """
         never = threading.Event()
         seen: tuple[JobDetail, ...] | Unobserved | None = None
         for seconds in _READ_BACK_PAUSES_SECONDS:
             self.clock.wait(never, seconds)
-            seen = self.client.show_job(array_job_id)
+            seen = self.client.show_job(accepted.array_job_id)
             if isinstance(seen, tuple) and seen:
                 return seen
-        reason = seen.reason if isinstance(seen, Unobserved) else "Slurm does not know it (any more)"
-        self.progress.note(f"job {array_job_id} could not be read back: {reason}")
+        if seen is None and not accepted.adopted:
+            raise SlurmAmbiguous(
+                f"reading job {accepted.array_job_id} back: sbatch gave this id, and Slurm does not know it",
+                hint="its controller may have lost the job",
+            )
+        reason = seen.reason if isinstance(seen, Unobserved) else "it has ended and is forgotten"
+        self.progress.note(f"warning: job {accepted.array_job_id} could not be read back: {reason}")
         return ()
 
     def _refuse_changes(self, generation: PlannedGeneration, array_job_id: int, records: tuple[JobDetail, ...]) -> None:

@@ -73,7 +73,7 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
     """The sbatch command of one generation.
 
     Every option that the chain depends on is on the command line, because a variable of the site beats a directive
-    of the script. The log is named relative to --chdir: only the pattern given to --output is searched for `%`.
+    of the script.
     """
     shape, stamp = config.shape, format_comment(config.chain_id, sequence)
     argv = [
@@ -89,7 +89,7 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
         f"--nodes={shape.nodes_per_task}",
         "--ntasks-per-node=1",
         f"--signal=B:USR1@{int(config.thresholds.walltime_warning)}",
-        f"--output={config.run.slurm_logs.name}/slurm-%A_%a.log",
+        f"--output={_output_pattern(config.run)}",
     ]
     if shape.gpus_per_node:
         argv.append(f"--gpus-per-node={shape.gpus_per_node}")
@@ -104,6 +104,15 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
     return PlannedGeneration(
         sequence=sequence, stamp=stamp, argv=(*argv, *config.sbatch_arguments, str(config.run.script))
     )
+
+
+def _output_pattern(run: RunDirectory) -> str:
+    """Where a batch script's output goes. A `%` of the directory is doubled, in a relative name it could not be.
+
+    Slurm 22.05 puts the working directory before a relative name and then replaces `%j` and the like in all of it;
+    the job fails to launch when the result is no directory.
+    """
+    return f"{str(run.slurm_logs).replace('%', '%%')}/slurm-%A_%a.log"
 
 
 def _manifest(config: ChainConfig, submitter: Submitter) -> ChainManifest:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nvrx_chain.errors import RecordError
-from nvrx_chain.records.files import encode_record, write_atomic, write_first
+from nvrx_chain.records.files import encode_record, list_names, write_atomic, write_first
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.submit.plan import SubmitPlan
 
@@ -58,7 +58,9 @@ def move_to_history(run: RunDirectory, label: str) -> Path | None:
     None when there was nothing to move. Checkpoints, generations and logs stay. chain.json goes first: without it
     the rest is of no chain, and whatever an interrupted call left behind is moved by the next.
     """
-    present = [path for path in (run.manifest, run.outcome, run.hold, run.submissions) if os.path.lexists(path)]
+    present = [path for path in (run.manifest, run.outcome, run.hold) if os.path.lexists(path)]
+    if list_names(run.submissions):
+        present.append(run.submissions)
     if not present:
         return None
     target = _new_directory(run.history, label)
