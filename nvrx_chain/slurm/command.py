@@ -141,10 +141,11 @@ def _check_configuration(name: str, environ: Mapping[str, str]) -> None:
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         # Bounded: a grandchild that left the group can hold the pipes open for ever.
         process.communicate(timeout=_AFTER_KILL_SECONDS)
-    except subprocess.TimeoutExpired:
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    # Collected here even when somebody else holds the pipes: no zombie for each time-out of a long watch.
+    process.poll()
