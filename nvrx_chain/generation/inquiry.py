@@ -80,19 +80,18 @@ def _probe(context: TaskContext, about: int, row: QueuedTask, before: int | None
     except NvrxError as error:
         log.warning("nudge failed task=%s error=%s", row.spec, error)
     never = threading.Event()
-    node: Node | Unobserved | None = None
+    judgement = Judgement(life=Life.UNKNOWN, evidence="there was no time to look")
     while context.clock.monotonic() < deadline:
         context.clock.wait(never, POLL_SECONDS)
-        after = _counter(context, about)
-        if after != before:
+        if _counter(context, about) != before:
             return Judgement(life=Life.ALIVE, evidence=f"the lease of {row.spec} moves")
         context.board.note_inquiry(about, ASKING, "waiting for Slurm to look at the node")
-        node = _batch_node(context, row)
-        if isinstance(node, Node) and is_unreachable(node):
+        # The task itself too: one whose shell was killed is completing at first, and terminal a few seconds later.
+        row_now, node = _row(context, about), _batch_node(context, row)
+        judgement = judge_task(row_now, node, before, _counter(context, about))
+        if judgement.life is Life.DEAD:
             break
-    # The state may have become terminal meanwhile; the last word is one fresh reading of everything.
-    row_now = _row(context, about)
-    return judge_task(row_now, node, before, _counter(context, about))
+    return judgement
 
 
 def _counter(context: TaskContext, task: int) -> int | None:

@@ -189,7 +189,7 @@ class TaskZero:
 
     def _facts(self, cause: StopCause, exit_code: int | None) -> LauncherFacts:
         context = self._context
-        near_wall = self._near_wall()
+        near_wall, parent_died = self._near_wall(), context.signals.parent_died
         return LauncherFacts(
             cause=cause,
             exit_code=exit_code,
@@ -197,8 +197,10 @@ class TaskZero:
             no_restart_exit_code=context.manifest.launcher.no_restart_exit_code,
             walltime_warned=context.signals.walltime_warned or context.board.walltime(),
             near_wall=near_wall,
-            preempted=cause is StopCause.TERMINATED and not near_wall and was_preempted(context),
-            parent_died=context.signals.parent_died,
+            # Not after a killed shell: Slurm ends the rest of the batch step within milliseconds, and the closed file
+            # must be there before.
+            preempted=cause is StopCause.TERMINATED and not (near_wall or parent_died) and was_preempted(context),
+            parent_died=parent_died,
             iteration_at_start=self._iteration_at_start,
             iteration_at_end=read_iteration(context.iteration_file),
             done_file_exists=self._done_file_exists(),
