@@ -1,0 +1,206 @@
+"""`nvrx-chain status`, `cancel`, `hold`, `release` and `logs`. Only parses, calls and prints.
+
+Touches: the environment, the current directory, standard output and error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+import msgspec
+
+from nvrx_chain.clock import SystemClock
+from nvrx_chain.errors import ExitCode
+from nvrx_chain.ops.cancel import ask_before_cancel, cancel_chain, render_cancel
+from nvrx_chain.ops.chain import Operator, require_own
+from nvrx_chain.ops.hold import hold_chain, release_chain, render_hold
+from nvrx_chain.ops.logs import Follower, LogRequest, choose_logs, print_tail
+from nvrx_chain.ops.resolve import Resolved, resolve_chain
+from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
+from nvrx_chain.ops.survey import survey_chain
+from nvrx_chain.ops.words import render_safely
+from nvrx_chain.slurm.command_client import CommandLineClient
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _chain_options(command: _F) -> _F:
+    """What names a chain, the same for every command."""
+    by_directory = click.option(
+        "--run-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The chain by its run directory, also one whose name looks like a job id.",
+    )
+    return click.argument("chain", required=False, metavar="[CHAIN]")(by_directory(command))
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=DEADLINE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to repeat what a reading of the queue does not show as done.",
+)
+
+
+@click.command()
+@_chain_options
+@_json_option
+def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
+    """Show a chain: one line per generation.
+
+    CHAIN is a run directory or a job id in any form (123, 123_4, 123_[2-4]). Without one it is the chain in the current
+    directory, else the only live one below ./nvrx-chains.
+    """
+    desk = _desk()
+    found = _resolve(chain, run_dir, desk)
+    seen = survey_chain(found.chain, desk.client, desk.clock)
+    if as_json:
+        click.echo(msgspec.json.encode(seen))
+    else:
+        # Not at the top: scripts ask for JSON, and rich is most of the time that this command takes.
+        from nvrx_chain.ops.status_view import make_console, print_status
+
+        print_status(seen, make_console())
+
+
+@click.command()
+@_chain_options
+@click.option("--reason", metavar="TEXT", help="Why, for the record.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_timeout_option
+@_json_option
+def cancel(
+    chain: str | None, run_dir: Path | None, reason: str | None, yes: bool, timeout: float, as_json: bool
+) -> None:
+    """Stop a chain for good: queued generations first, then the running one.
+
+    CHAIN is a run directory or a job id in any form. Ends with 1 when something of the chain is still in the queue.
+    """
+    desk = _desk()
+    found = _resolve(chain, run_dir, desk)
+    require_own(found.chain, desk.operator)
+    if desk.is_interactive and not yes:
+        click.confirm(ask_before_cancel(found.chain), abort=True, err=True)
+    _finish(cancel_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_cancel)
+
+
+@click.command()
+@_chain_options
+@click.option("--reason", metavar="TEXT", help="Why, for the record and for `status`.")
+@_timeout_option
+@_json_option
+def hold(chain: str | None, run_dir: Path | None, reason: str | None, timeout: float, as_json: bool) -> None:
+    """Keep the queued generations from starting. The running one goes on.
+
+    CHAIN is a run directory or a job id in any form. Ends with 1 when a queued generation is not shown as held.
+    """
+    desk = _desk()
+    found = _resolve(chain, run_dir, desk)
+    _finish(hold_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_hold)
+
+
+@click.command()
+@_chain_options
+@_timeout_option
+@_json_option
+def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bool) -> None:
+    """Let a held chain go on.
+
+    CHAIN is a run directory or a job id in any form. Ends with 1 when a generation is still held.
+    """
+    desk = _desk()
+    found = _resolve(chain, run_dir, desk)
+    _finish(release_chain(found.chain, desk, seconds=timeout), as_json, render_hold)
+
+
+@click.command()
+@_chain_options
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, across hand-offs, until the chain ends.")
+@click.option("--generation", type=int, metavar="JOB", help="The generation with this array job id, not the newest.")
+@click.option("--task", type=click.IntRange(min=0), metavar="K", help="Only the logs of array task K.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Lines of each log."
+)
+def logs(
+    chain: str | None, run_dir: Path | None, follow: bool, generation: int | None, task: int | None, lines: int
+) -> None:
+    """Print or follow the logs of a generation, each line after the name of its log.
+
+    CHAIN is a run directory or a job id in any form; a job id also names the generation, and 123_4 the task.
+    """
+    desk = _desk()
+    found = _resolve(chain, run_dir, desk)
+    request = choose_logs(found, generation, task, lines)
+    if follow:
+        _follow(found, request, desk)
+    else:
+        print_tail(found.chain, request, _emit)
+
+
+def _follow(found: Resolved, request: LogRequest, desk: Desk) -> None:
+    from nvrx_chain.ops.wake import wake_on_change
+
+    wake = threading.Event()
+    follower = Follower(chain=found.chain, request=request, clock=desk.clock, emit=_emit, wake=wake)
+    # An interrupt is how one leaves.
+    with contextlib.suppress(KeyboardInterrupt), wake_on_change(found.chain.directory.generations, wake):
+        follower.run()
+
+
+def _emit(label: str, line: str) -> None:
+    # As bytes: a locale without UTF-8 must not end the reading.
+    click.echo(f"{label} | {render_safely(line, keep_colours=sys.stdout.isatty())}".encode())
+
+
+def _resolve(chain: str | None, run_dir: Path | None, desk: Desk) -> Resolved:
+    return resolve_chain(chain, run_dir, desk.client, Path.cwd())
+
+
+def _desk() -> Desk:
+    """The desk that was handed in, else one with the machine's own clock, Slurm and user."""
+    given = click.get_current_context().find_object(Desk)
+    if given is not None:
+        return given
+    clock, uid = SystemClock(), os.geteuid()
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    return Desk(
+        client=CommandLineClient(clock=clock, environ=os.environ),
+        clock=clock,
+        operator=Operator(user=user, uid=uid, host=socket.gethostname()),
+        say=lambda line: click.echo(line, err=True),
+        is_interactive=sys.stdin.isatty(),
+    )
+
+
+class _Report(Protocol):
+    @property
+    def is_complete(self) -> bool: ...
+
+
+_R = TypeVar("_R", bound=_Report)
+
+
+def _finish(report: _R, as_json: bool, render: Callable[[_R], str]) -> None:
+    """Print a report; end with 1 when it is not complete."""
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo("\n".join(render_safely(line) for line in render(report).split("\n")))
+    if not report.is_complete:
+        sys.exit(int(ExitCode.FAILED))

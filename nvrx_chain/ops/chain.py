@@ -1,0 +1,189 @@
+"""A chain as an operator has opened it: its files, its manifest, whose it is, and what of it is in the queue.
+
+Touches: the run directory (reads), Slurm (one squeue for a queue; one `scontrol show config` where the manifest names
+a cluster).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvrx_chain.clock import parse_time
+from nvrx_chain.errors import IdentityError, RecordError, Unobserved
+from nvrx_chain.records.chain import ChainFiles, open_chain
+from nvrx_chain.records.control import ChainOutcome, Hold
+from nvrx_chain.records.files import read_record
+from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.slurm.identity import ChainIdentity, parse_comment, verify_array
+from nvrx_chain.slurm.model import QueuedTask, QueueReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Who types the command, and where."""
+
+    user: str
+    uid: int
+    host: str
+
+    @property
+    def signature(self) -> str:
+        """How a record names this person."""
+        return f"{self.user} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenChain:
+    """The chain of one run directory. Files that belong to anybody but its user or root are not believed."""
+
+    files: ChainFiles
+    manifest: ChainManifest
+
+    @property
+    def directory(self) -> RunDirectory:
+        return self.files.directory
+
+    def verdict(self) -> ChainOutcome | None:
+        """How the chain ended, None while it has not. Raises RecordError for a verdict that cannot be read."""
+        record = read_record(self.directory.outcome, ChainOutcome, owner_uid=self.manifest.uid)
+        if isinstance(record, Unobserved):
+            raise RecordError(f"reading the verdict of the chain: {record.reason}", hint="mend or move the file")
+        return record if record is not None and record.chain_id == self.manifest.chain_id else None
+
+    def hold(self) -> Hold | None:
+        """The newest hold of the chain, released or not. Raises RecordError for one that cannot be read."""
+        record = read_record(self.directory.hold, Hold, owner_uid=self.manifest.uid)
+        if isinstance(record, Unobserved):
+            raise RecordError(f"reading the hold of the chain: {record.reason}", hint="mend or move the file")
+        return record if record is not None and record.chain_id == self.manifest.chain_id else None
+
+    @property
+    def resume_command(self) -> str:
+        """How one starts a new chain in this directory after this one has ended."""
+        return f"nvrx-chain submit --resume --run-dir {shlex.quote(str(self.directory.path))} ..."
+
+    def identity(self, reading: QueueReading) -> ChainIdentity:
+        """By what the chain's jobs are known: ids on record, and jobs with the stamp of an unresolved submission."""
+        submitted = {known.array_job_id: parse_time(known.submitted_at) for known in self.files.generations()}
+        stamps = {intent.stamp for intent in self.files.open_intents()}
+        for task in reading.tasks:
+            # sbatch's reply got lost: without this a cancel would leave the job, and it would start.
+            if task.comment in stamps and task.array_job_id not in submitted:
+                submitted[task.array_job_id] = None
+        return ChainIdentity(
+            chain_id=self.manifest.chain_id,
+            job_name=self.manifest.job_name,
+            user=self.manifest.user,
+            submitted_at=submitted,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainQueue:
+    """What one reading of the queue shows of a chain.
+
+    `arrays`: the rows of each array job that is the chain's beyond doubt. `doubtful`: array jobs on record with live
+    rows that are not, or cannot be shown to be, the chain's, and why: they are never touched. `strays`: live array
+    jobs that carry the chain's comment and are not on record.
+    """
+
+    arrays: Mapping[int, tuple[QueuedTask, ...]]
+    doubtful: Mapping[int, str]
+    strays: tuple[int, ...]
+
+    def alive(self, array_job_id: int) -> tuple[QueuedTask, ...]:
+        """The tasks of an array job that Slurm has not ended."""
+        return tuple(task for task in self.arrays.get(array_job_id, ()) if not task.state.is_terminal)
+
+    @property
+    def live_jobs(self) -> tuple[int, ...]:
+        """The array jobs of the chain with a task that has not ended."""
+        return tuple(job for job in self.arrays if self.alive(job))
+
+
+def open_run_directory(path: Path) -> OpenChain:
+    """The chain in a directory. Raises RecordError when there is none, or its files are not its user's."""
+    directory = RunDirectory(path)
+    claimed = open_chain(directory).manifest()
+    # Whoever can write into the directory can write a manifest: it speaks only for the user that owns the file.
+    files = open_chain(directory, owner_uid=claimed.uid)
+    return OpenChain(files=files, manifest=files.manifest())
+
+
+def require_own(chain: OpenChain, operator: Operator) -> None:
+    """Raise IdentityError unless the operator may act on the chain from this directory."""
+    manifest = chain.manifest
+    if operator.uid != manifest.uid:
+        raise IdentityError(
+            f"acting on chain {manifest.job_name}",
+            part=f"it belongs to {manifest.user}, and this is {operator.user}",
+            hint="acting on other users' jobs is refused",
+        )
+    recorded = Path(manifest.run_directory)
+    try:
+        is_copy = not os.path.samefile(recorded, chain.directory.path)
+    except OSError:
+        return
+    if is_copy:
+        # A verdict or a hold in a copy is read by no job, while the ids in it name the jobs of the original.
+        raise IdentityError(
+            f"acting on chain {manifest.job_name}",
+            part=f"{chain.directory.path} is a copy of its directory",
+            hint=f"name {recorded}",
+        )
+
+
+def find_other_cluster(chain: OpenChain, client: SlurmClient) -> str | None:
+    """Which other cluster the chain was submitted on, as one clause; None when it is this one or nobody knows."""
+    submitted_on = chain.manifest.cluster
+    if submitted_on is None:
+        return None
+    config = client.config()
+    if isinstance(config, Unobserved) or config.cluster_name == submitted_on:
+        return None
+    return f"it was submitted on cluster {submitted_on}, and this is {config.cluster_name}"
+
+
+def require_cluster(chain: OpenChain, client: SlurmClient) -> None:
+    """Raise IdentityError on another cluster: an empty queue there would look like a chain that is gone."""
+    other = find_other_cluster(chain, client)
+    if other is not None:
+        raise IdentityError(f"acting on chain {chain.manifest.job_name}", part=other, hint="run this there")
+
+
+def read_chain_queue(chain: OpenChain, client: SlurmClient) -> ChainQueue | Unobserved:
+    """One squeue, and what of it is this chain's."""
+    reading = client.queue(chain.manifest.user)
+    return reading if isinstance(reading, Unobserved) else sort_queue(chain, reading)
+
+
+def sort_queue(chain: OpenChain, reading: QueueReading) -> ChainQueue:
+    """Tell the chain's array jobs in a reading from those that only seem to be."""
+    identity = chain.identity(reading)
+    arrays: dict[int, tuple[QueuedTask, ...]] = {}
+    doubtful: dict[int, str] = {}
+    for job in identity.submitted_at:
+        try:
+            arrays[job] = verify_array(reading, job, identity)
+        except IdentityError as error:
+            if any(not task.state.is_terminal for task in reading.of(job)):
+                doubtful[job] = error.part or error.message
+    strays = {
+        task.array_job_id
+        for task in reading.tasks
+        if task.user == identity.user
+        and not task.state.is_terminal
+        and task.array_job_id not in identity.submitted_at
+        and (parse_comment(task.comment) or ("", None))[0] == identity.chain_id
+    }
+    return ChainQueue(
+        arrays={job: rows for job, rows in arrays.items() if rows},
+        doubtful=doubtful,
+        strays=tuple(sorted(strays)),
+    )

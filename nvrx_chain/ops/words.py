@@ -1,0 +1,36 @@
+"""Words for people: durations, and text of others made safe for a terminal. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
+
+
+def render_age(seconds: float) -> str:
+    """A duration in at most two units, e.g. `45s`, `12m`, `3h05m`, `2d04h`. Less than nothing is nothing."""
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if not minutes:
+        return f"{whole}s"
+    if not hours:
+        return f"{minutes}m"
+    if not days:
+        return f"{hours}h{minutes % 60:02d}m"
+    return f"{days}d{hours % 24:02d}h"
+
+
+def render_safely(text: str, *, keep_colours: bool = False) -> str:
+    """The text with control characters spelled out: a file name or a log must not steer the reader's terminal."""
+    if not keep_colours:
+        return _CONTROL.sub(_spell_out, text)
+    plain = _COLOUR.split(text)
+    colours = _COLOUR.findall(text)
+    spelled = [_CONTROL.sub(_spell_out, part) for part in plain]
+    return "".join(part + colour for part, colour in zip(spelled, [*colours, ""], strict=True))
+
+
+def _spell_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

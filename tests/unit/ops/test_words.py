@@ -1,0 +1,43 @@
+"""Durations for people, and text that cannot steer a terminal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvrx_chain.ops.words import render_age, render_safely
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h00m"),
+        (7500, "2h05m"),
+        (90000, "1d01h"),
+    ],
+)
+def test_a_duration_has_at_most_two_units(seconds: float, text: str) -> None:
+    assert render_age(seconds) == text
+
+
+@given(st.text())
+def test_nothing_that_steers_a_terminal_is_left(text: str) -> None:
+    safe = render_safely(text)
+    assert not any(character in safe for character in "\x1b\x07\x9b\r\n\x00\u202e")
+
+
+@given(st.text(alphabet=st.characters(categories=("L", "N", "P", "Zs")) | st.just("\t")))
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert render_safely(text) == text
+
+
+def test_colours_may_stay_and_nothing_else_of_escapes() -> None:
+    text = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07 \x1b[2J"
+    assert render_safely(text, keep_colours=True) == "\x1b[1;31mred\x1b[0m \\x1b]0;title\\x07 \\x1b[2J"
+    assert render_safely(text) == "\\x1b[1;31mred\\x1b[0m \\x1b]0;title\\x07 \\x1b[2J"
