@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,8 @@ def prepare_files(site: Site) -> None:
     write_public(place.runtime / "cgroup.conf", render.render_cgroup_conf().encode())
     write_public(place.hosts_file, render.render_hosts(config, place, host_file).encode())
     write_public(place.node_script, render.render_node_script().encode(), mode=0o755)
+    stepd = render.render_stepd_script(sys.executable, site.programs["slurmstepd"])
+    write_public(place.stepd_script, stepd.encode(), mode=0o755)
 
 
 def _make_directories(place: Place, *, gpus: int) -> None:
@@ -204,7 +207,8 @@ def start_nodes(site: Site, nodes: Sequence[str]) -> None:
 
 def _node_spec(site: Site, node: str) -> DaemonSpec:
     place, programs = site.place, site.programs
-    inner = (str(place.node_script), node, str(place.hosts_file), programs["slurmd"], str(place.slurm_conf))
+    words = (node, place.hosts_file, programs["slurmd"], place.slurm_conf, place.stepd_script)
+    inner = (str(place.node_script), *(str(word) for word in words))
     return DaemonSpec(
         name=node_daemon(node), argv=(programs["unshare"], *_NAMESPACES, *inner), log=place.log(node_daemon(node))
     )

@@ -145,6 +145,10 @@ class Place:
         return self.runtime / "node.sh"
 
     @property
+    def stepd_script(self) -> Path:
+        return self.runtime / "slurmstepd.sh"
+
+    @property
     def devices(self) -> Path:
         return self.runtime / "dev"
 

@@ -19,6 +19,7 @@ _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/
 _PACKAGES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
+    "slurmstepd": "slurmd",
     "sbatch": "slurm-client",
     "scancel": "slurm-client",
     "scontrol": "slurm-client",

@@ -5,6 +5,8 @@ Why each odd line stands here is said where it stands; all of it was established
 
 from __future__ import annotations
 
+import shlex
+
 from nvrx_chain.sandbox.config import Place, Ports, SandboxConfig
 
 _SLURM_CONF = """\
@@ -147,13 +149,13 @@ def render_hosts(config: SandboxConfig, place: Place, host_file: str) -> str:
 _NODE_SCRIPT = """\
 #!/bin/bash
 # The first process of a virtual node. Runs in the node's own UTS, PID and mount namespaces.
-# usage: node.sh NAME HOSTS_FILE SLURMD SLURM_CONF
+# usage: node.sh NAME HOSTS_FILE SLURMD SLURM_CONF SLURMSTEPD
 set -eu
 hostname "$1"
 mount --bind "$2" /etc/hosts
 # In the foreground, since a command started with & ignores SIGINT, and so would every job. It may fail: a machine
 # outlives its slurmd. While bash waits for it or for the sleep, it collects orphans like the init of a machine.
-"$3" -D -N "$1" -f "$4" || echo "slurmd of $1 ended: $?"
+"$3" -D -N "$1" -f "$4" -d "$5" || echo "slurmd of $1 ended: $?"
 while :; do
     sleep infinity
 done
@@ -163,3 +165,23 @@ done
 def render_node_script() -> str:
     """The script that becomes a node."""
     return _NODE_SCRIPT
+
+
+_STEPD_SCRIPT = """\
+#!/bin/sh
+# Becomes slurmstepd, after asking the kernel to give it the orphans of its step (prctl 36, PR_SET_CHILD_SUBREAPER, kept
+# across exec). Without cgroups Slurm knows a step's processes as descendants of slurmstepd: an orphan would outlive the
+# step, or keep it completing for a minute. Python ignores SIGPIPE (13) and SIGXFSZ (25), which jobs would inherit.
+exec {python} -I -S -c '
+import ctypes, os, signal, sys
+signal.signal(13, signal.SIG_DFL)
+signal.signal(25, signal.SIG_DFL)
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+' {slurmstepd} "$@"
+"""
+
+
+def render_stepd_script(python: str, slurmstepd: str) -> str:
+    """The program that slurmd starts in place of slurmstepd."""
+    return _STEPD_SCRIPT.format(python=shlex.quote(python), slurmstepd=shlex.quote(slurmstepd))

@@ -37,6 +37,7 @@ RENDERED = {
     "full.mariadb.cnf": render.render_database_conf(PLACE),
     "small.hosts": render.render_hosts(SMALL, PLACE, "127.0.0.1 localhost\n10.0.0.5 login\n"),
     "node.sh": render.render_node_script(),
+    "slurmstepd.sh": render.render_stepd_script("/opt/it is python/bin/python3", "/usr/sbin/slurmstepd"),
 }
 
 
@@ -62,10 +63,11 @@ def test_a_sandbox_without_gpus_promises_none() -> None:
     assert render.render_gres_conf(config, PLACE) == ""
 
 
-def test_shellcheck_accepts_the_node_script() -> None:
+@pytest.mark.parametrize("name", ["node.sh", "slurmstepd.sh"])
+def test_shellcheck_accepts_a_script(name: str) -> None:
     done = subprocess.run(
-        ["shellcheck", "-s", "bash", "-"],
-        input=render.render_node_script(),
+        ["shellcheck", "-"],
+        input=RENDERED[name],
         text=True,
         capture_output=True,
         timeout=60,
