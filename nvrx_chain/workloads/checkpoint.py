@@ -102,6 +102,13 @@ class CheckpointStore:
             )
         return int(match.group(1))
 
+    def forget(self) -> None:
+        """Remove the tracker, so that no checkpoint here counts any more; later saves replace them. Rank 0 alone."""
+        try:
+            (self._directory / TRACKER_NAME).unlink(missing_ok=True)
+        except OSError as error:
+            raise RecordError(f"removing {self._directory / TRACKER_NAME}: {error.strerror}") from error
+
     def read(self, iteration: int) -> Checkpoint:
         """The checkpoint of this iteration. Raises RecordError when it is missing, or not whole."""
         try:

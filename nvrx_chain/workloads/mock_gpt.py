@@ -51,7 +51,7 @@ def _run(options: Options, flags: SignalFlags, clock: Clock, entered_at: float) 
             )
     events = EventLog(options.event_file, placement, clock)
     store = CheckpointStore(options.checkpoint_dir, keep=options.keep, save_seconds=options.save_seconds, clock=clock)
-    iteration = store.tracked_iteration()
+    iteration = None if options.fresh_start else store.tracked_iteration()
     if iteration is not None and iteration >= options.target_iteration:
         _leave_finished(options, placement, store, events, iteration, clock.monotonic() - entered_at)
         return

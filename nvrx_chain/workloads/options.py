@@ -55,6 +55,7 @@ class Options:
     target_iteration: int = 200
     done_file: Path | None = None
     save_interval: int = 50
+    fresh_start: bool = False
     keep: int = 2
     async_save: bool = False
     save_seconds: float = 0.0
@@ -122,6 +123,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="iterations between checkpoints; 0: only at the end (%(default)s)",
     )
+    add("--fresh-start", action="store_true", help="train from the beginning, whatever checkpoints are there")
     add("--keep", type=_whole(1), metavar="N", help="checkpoints to keep (%(default)s)")
     add("--async-save", action="store_true", help="write checkpoints in the background, one at a time")
     add("--save-seconds", type=_seconds, metavar="S", help="stretch each save to about this long (%(default)s)")

@@ -96,6 +96,8 @@ class _Trainer:
             self._events.emit(EventKind.END, iteration=self._state.iteration, outcome=ending)
 
     def _resume(self) -> None:
+        if self._options.fresh_start and self._is_first:
+            self._store.forget()
         checkpoint = self._choose_checkpoint() if self._is_first else None
         # Rank 0 decides: another node may still see the tracker as it was.
         chosen = self._ranks.tell_from_first(checkpoint.metadata.iteration if checkpoint else _NO_CHECKPOINT)

@@ -166,3 +166,14 @@ def test_a_checkpoint_of_another_model_is_refused(job: Job) -> None:
     assert job.run("--target-iteration=6", "--width=32") == [1]
     assert "the checkpoint has model" in job.errors()
     assert "another --checkpoint-dir" in job.errors()
+
+
+def test_a_fresh_start_takes_no_checkpoint_and_replaces_those_that_are_there(tmp_path: Path) -> None:
+    job = Job(tmp_path, world_size=2)
+    options = ("--save-interval=4", "--fresh-start")
+    # The second life first saves what the tracker names: without forgetting it the save would be refused.
+    assert job.run(*options, "--target-iteration=4") == [0, 0]
+    assert job.run(*options, "--target-iteration=4") == [0, 0]
+    assert job.starts() == job.starts(rank=1) == [0, 0]
+    assert store_of(job).tracked_iteration() == 4
+    assert store_of(job).read(4).metadata.iteration == 4
