@@ -27,15 +27,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """What came of it. `remaining` has the reason for each job that may still be queued."""
+    """What came of it: `gone` is what the queue no longer shows alive; `remaining` has a reason for each other job."""
 
-    cancelled: tuple[int, ...]
+    gone: tuple[int, ...]
     remaining: Mapping[int, str]
 
     def describe(self) -> str:
-        gone = f"cancelled {' '.join(map(str, self.cancelled))}" if self.cancelled else "cancelled none"
-        left = "; ".join(f"job {job} is still there: {reason}" for job, reason in self.remaining.items())
-        return f"{gone}; {left}" if left else gone
+        parts = [f"cancelled {' '.join(map(str, self.gone))}"] if self.gone else []
+        parts += [f"job {job} may still be queued: {reason}" for job, reason in self.remaining.items()]
+        return "; ".join(parts) or "nothing had been queued"
 
 
 def withdraw(
@@ -56,8 +56,8 @@ def withdraw(
         if not alive or clock.monotonic() >= give_up_at:
             break
         clock.wait(never, _PAUSE_SECONDS)
-    cancelled = tuple(job for job in sorted(submitted_at) if job not in alive)
-    return Withdrawal(cancelled=cancelled, remaining=alive)
+    gone = tuple(job for job in sorted(submitted_at) if job not in alive)
+    return Withdrawal(gone=gone, remaining=alive)
 
 
 def _cancel_once(client: SlurmClient, identity: ChainIdentity, jobs: Sequence[int]) -> dict[int, str]:

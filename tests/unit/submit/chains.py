@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from nvrx_chain.errors import Unobserved
+from nvrx_chain.errors import SlurmAmbiguous, SlurmError, Unobserved
+from nvrx_chain.records.files import read_record
+from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.slurm.identity import format_comment
 from nvrx_chain.slurm.model import ClusterConfig, Partition, QueueReading
 from nvrx_chain.submit.chain import SubmitResult, submit_chain
 from nvrx_chain.submit.config import ChainConfig, build_config
@@ -22,6 +25,8 @@ from tests.fakes.fake_slurm import FakeSlurm
 
 NASTY = "run & dir#1 'q\"u' %j é"
 CHAIN_ID = "0123456789ab"
+OTHER_ID = "fedcba987654"
+T = TypeVar("T")
 HERE = Path("/home/alice/project")
 
 
@@ -30,11 +35,9 @@ def make_settings(**flags: Any) -> Settings:
     return read_settings({"train_tasks": "2", "hot_spares": "1", "cold_spares": "2", **flags}, {}, HERE)
 
 
-def make_config(directory: Path = HERE, *, chain_id: str = CHAIN_ID, **flags: Any) -> ChainConfig:
-    """A config by flags, with fixed ids. The interpreter is the real one, so that probes of it work."""
-    return build_config(
-        make_settings(**flags), directory=directory, interpreter=sys.executable, make_chain_id=lambda: chain_id
-    )
+def make_config(*, chain_id: str = CHAIN_ID, interpreter: str = sys.executable, **flags: Any) -> ChainConfig:
+    """A config by flags, with fixed ids."""
+    return build_config(make_settings(**flags), directory=HERE, interpreter=interpreter, make_chain_id=lambda: chain_id)
 
 
 def make_plan(config: ChainConfig) -> SubmitPlan:
@@ -85,12 +88,29 @@ def make_partition(**changes: Any) -> Partition:
 
 
 UNSEEN = Unobserved("squeue did not answer in 25 s")
+TIMED_OUT = SlurmAmbiguous("submit a job", part="Socket timed out on send/recv operation")
+LIMIT = SlurmError("submit a job", part="sbatch: error: AssocMaxSubmitJobLimit")
+
+
+def record(path: Path, kind: type[T]) -> T:
+    """A record that must be there and whole."""
+    found = read_record(path, kind)
+    assert isinstance(found, kind), found
+    return found
+
+
+def stamps(*sequences: int, chain_id: str = CHAIN_ID) -> list[str]:
+    return [format_comment(chain_id, sequence) for sequence in sequences]
 
 
 class Site:
     """A fake cluster of the user who runs the tests, and a nasty run directory on it."""
 
     def __init__(self, tmp_path: Path) -> None:
+        # Answers the question what it can import, and nothing else, in place of an installed nvrx-chain.
+        self.interpreter = tmp_path / "py thon"
+        self.interpreter.write_text('#!/bin/sh\necho \'{"nvrx_chain": "0.1.0"}\'\n')
+        self.interpreter.chmod(0o755)
         self.clock = FakeClock()
         self.slurm = FakeSlurm(self.clock, user=current_user()[0])
         self.directory = tmp_path / NASTY
@@ -101,6 +121,7 @@ class Site:
         chosen = {
             "run_dir": str(self.directory),
             "allow_local_run_dir": True,
+            "interpreter": str(self.interpreter),
             "launcher": "command",
             "launcher_command": "true {host} {workload}",
             **flags,
@@ -110,9 +131,21 @@ class Site:
     def submit(self, **flags: Any) -> SubmitResult:
         return submit_chain(self.config(**flags), self.slurm, self.clock, say=self.said.append)
 
-    def stamps(self) -> list[str]:
-        """The stamps of the live array jobs, in the order of their ids."""
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory(self.directory)
+
+    def array_jobs(self) -> list[int]:
+        """The array jobs in the queue, oldest first."""
+        return sorted({task.array_job_id for task in self._queue().tasks})
+
+    def _queue(self) -> QueueReading:
         queue = self.slurm.queue()
         assert isinstance(queue, QueueReading)
+        return queue
+
+    def stamps(self) -> list[str]:
+        """The stamps of the live array jobs, in the order of their ids."""
+        queue = self._queue()
         alive = {task.array_job_id: task.comment for task in queue.tasks if not task.state.is_terminal}
         return [alive[job] for job in sorted(alive)]

@@ -1,4 +1,4 @@
-"""Runs the rendered batch script with bash, as Slurm would, and a stand-in for the interpreter that does as it is told."""
+"""Runs the rendered batch script with bash, as Slurm would, and a stand-in for the interpreter that obeys the test."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class BatchScript:
         (self.here / name).touch()
 
     def put_program(self, name: str, body: str) -> None:
-        """A program that is found before the system's; `$here` is the test's directory, `$real` the system's program."""
+        """A program found before the system's; `$here` is the test's directory, `$real` the system's program."""
         real = next(Path(place, name) for place in ("/usr/bin", "/bin") if Path(place, name).exists())
         _write_executable(self.programs / name, f"#!/bin/bash\nhere={self.here}\nreal={real}\n{body}\n")
 

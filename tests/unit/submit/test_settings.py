@@ -190,7 +190,7 @@ def test_what_is_shown_is_a_file_of_settings_that_reads_back_the_same(tmp_path: 
 def test_what_is_shown_has_every_option_with_its_origin(tmp_path: Path) -> None:
     shown = render_settings(read(tmp_path, {"NVRX_TRAIN_TASKS": "2"}), as_json=False).splitlines()
     assert len(shown) == len(OPTIONS.options)
-    assert shown[0].split() == "train-tasks = 2 # environment NVRX_TRAIN_TASKS".split()
+    assert shown[0].split() == ["train-tasks", "=", "2", "#", "environment", "NVRX_TRAIN_TASKS"]
 
 
 def test_no_two_options_share_a_name() -> None:
