@@ -30,7 +30,7 @@ def render_result(result: SubmitResult, *, as_json: bool) -> str:
             f"array jobs  {jobs}",
             f"directory   {where}",
             f"next        nvrx-chain status --run-dir {where}",
+            f"            nvrx-chain logs --run-dir {where} -f",
             f"            nvrx-chain cancel --run-dir {where}",
-            f"            nvrx-watch {result.array_job_ids[0]}",
         )
     )

@@ -20,7 +20,10 @@ _MODE = 0o755
 
 def make_directories(run: RunDirectory, uid: int) -> None:
     """The run directory and what must be there before a job starts. Raises RecordError for one that is not ours."""
-    run.path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        run.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"making {run.path.parent}: {error.strerror}") from error
     for directory in (run.path, run.slurm_logs, run.generations, run.submissions, run.history):
         try:
             directory.mkdir(mode=_MODE, exist_ok=True)
