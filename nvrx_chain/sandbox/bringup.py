@@ -81,15 +81,16 @@ class Site:
     def require_running(self, name: str) -> None:
         """Raises SandboxError with the last words of a daemon that ended."""
         if not self.is_running(name):
-            raise SandboxError(f"starting a sandbox: {name} ended: {last_words(self.place.log(name))}")
+            raise SandboxError(
+                f"starting a sandbox: {name} ended: {last_words(self.place.log(name), self.place.log(f'{name}.out'))}"
+            )
 
 
-def last_words(log: Path) -> str:
-    """The last line of a log that looks like an error, else its last line."""
-    try:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError as error:
-        return f"no log ({error.strerror})"
+def last_words(*logs: Path) -> str:
+    """The last line of a daemon's logs that looks like an error, else the last line."""
+    # What a daemon says before it opens its own log, it says on its standard output.
+    texts = (log.read_text(errors="replace") for log in logs if log.exists())
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "fatal" in line.lower() or "error" in line.lower()]
     return (errors or lines or ["it said nothing"])[-1]
 

@@ -1,9 +1,10 @@
 """The record of one sandbox and the register of all sandboxes of this machine.
 
-The register is the directory /run/nvrx-sandbox: one numbered directory (slot) per sandbox, each with `state.json`. It
-names every process that may run. A slot is claimed, and ports are chosen, under one lock of the
-machine; a slot's own lock keeps two commands from changing one sandbox at once. Touches: that directory, TCP ports
-(bound for a moment to see that they are free).
+The register is the directory /run/nvrx-sandbox: one directory per sandbox, named by its slot (a number that gives it
+its addresses) and the start of its id, so that a SLURM_CONF of an ended sandbox never leads to the next one. Its
+`state.json` names every process that may run. Slots and ports are chosen under one lock of the machine; a sandbox's own
+lock keeps two commands from changing it at once. Touches: that directory, TCP ports (bound for a moment to see that they
+are free).
 """
 
 from __future__ import annotations
@@ -118,18 +119,23 @@ def find_place(directory: Path) -> Place | None:
 
 
 def _places() -> Iterator[Place]:
-    """Every claimed slot. A slot's directory is written in its name for it, the link `directory`."""
-    try:
-        slots = sorted(int(name) for name in os.listdir(REGISTER) if name.isdigit())
-    except FileNotFoundError:
-        return
-    for slot in slots:
-        runtime = REGISTER / str(slot)
+    """Every claimed slot. Whose it is, is written in the link `directory`."""
+    for slot, runtime in _runtimes():
         try:
             directory = Path(os.readlink(runtime / "directory"))
         except FileNotFoundError:
             continue
         yield Place(runtime=runtime, slot=slot, directory=directory)
+
+
+def _runtimes() -> list[tuple[int, Path]]:
+    """Every slot's directory, in the order of the slots, also those whose claim was cut short."""
+    try:
+        names = os.listdir(REGISTER)
+    except FileNotFoundError:
+        return []
+    numbered = ((name.partition("-")[0], REGISTER / name) for name in names)
+    return sorted((int(number), path) for number, path in numbered if number.isdigit())
 
 
 @contextlib.contextmanager
@@ -148,7 +154,7 @@ def claim(config: SandboxConfig, clock: Clock, sandbox_id: str) -> Iterator[tupl
                     hint="run `sandbox down` first",
                 )
             created = _make_directory(config.directory)
-            place = _take_slot(config.directory)
+            place = _take_slot(config.directory, sandbox_id)
             # Taken before the machine's lock is given back, or a `down` of the same directory could slip in between.
             held.enter_context(hold_lock(place.lock_file, clock, doing="claiming a sandbox"))
             state = SandboxState(
@@ -192,18 +198,20 @@ def _make_directory(directory: Path) -> bool:
     return True
 
 
-def _take_slot(directory: Path) -> Place:
-    for slot in _SLOTS:
-        runtime = REGISTER / str(slot)
-        if (runtime / "directory").is_symlink():
-            continue
-        # A claim that was killed before it wrote its link: nothing was started in it.
-        shutil.rmtree(runtime, ignore_errors=True)
-        runtime.mkdir()
-        runtime.chmod(0o755)
-        (runtime / "directory").symlink_to(directory)
-        return Place(runtime=runtime, slot=slot, directory=directory)
-    raise SandboxError(f"starting a sandbox: all {len(_SLOTS)} slots are taken", part=str(REGISTER))
+def _take_slot(directory: Path, sandbox_id: str) -> Place:
+    for _, runtime in _runtimes():
+        if not (runtime / "directory").is_symlink():
+            # A claim that was killed before it wrote its link: nothing was started in it.
+            shutil.rmtree(runtime, ignore_errors=True)
+    taken = {slot for slot, _ in _runtimes()}
+    free = next((slot for slot in _SLOTS if slot not in taken), None)
+    if free is None:
+        raise SandboxError(f"starting a sandbox: all {len(_SLOTS)} slots are taken", part=str(REGISTER))
+    runtime = REGISTER / f"{free}-{sandbox_id[:6]}"
+    runtime.mkdir()
+    runtime.chmod(0o755)
+    (runtime / "directory").symlink_to(directory)
+    return Place(runtime=runtime, slot=free, directory=directory)
 
 
 def _ports_of(place: Place) -> frozenset[int]:

@@ -145,4 +145,4 @@ def end_group(process: subprocess.Popen[str]) -> None:
     """End a test's own child and whatever is in its process group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(PATIENCE)
+    process.communicate(timeout=PATIENCE)

@@ -236,7 +236,7 @@ def find_process_by_pid(pid: int) -> bool:
 
 
 def _slot(lab: Lab) -> int:
-    return int(lab.sandbox.slurm_conf.parent.name)
+    return int(lab.sandbox.slurm_conf.parent.name.partition("-")[0])
 
 
 def _batch_processes(lab: Lab, job: int, task: int) -> list[Process]:

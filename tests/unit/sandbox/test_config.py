@@ -49,7 +49,7 @@ def test_the_default_directory_follows_the_xdg_specification() -> None:
 
 
 def test_socket_paths_fit_whatever_the_directory_is_called() -> None:
-    place = Place(runtime=REGISTER / "249", slot=249, directory=Path("/" + "long/" * 100))
+    place = Place(runtime=REGISTER / "249-3fa9c1", slot=249, directory=Path("/" + "long/" * 100))
     for path in (place.munge_socket, place.database_socket):
         assert len(os.fsencode(path)) < 108
 

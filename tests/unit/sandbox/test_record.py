@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _claim(directory: Path, *, nodes: int = 3, accounting: bool = False) -> tuple[Place, SandboxState]:
     config = SandboxConfig(directory=directory, nodes=nodes, accounting=accounting)
-    with record.claim(config, CLOCK, f"id of {directory.name}") as claimed:
+    with record.claim(config, CLOCK, uuid.uuid4().hex) as claimed:
         return claimed
 
 
@@ -100,6 +101,9 @@ def test_a_slot_whose_claim_was_cut_short_is_given_again(register: Path, tmp_pat
     (first.runtime / "directory").unlink()
     second, state = _claim(tmp_path / "two")
     assert second.slot == first.slot
+    # A SLURM_CONF that somebody still has must not lead to another sandbox.
+    assert second.runtime != first.runtime
+    assert not first.runtime.exists()
     assert _read(second) == state
 
 
