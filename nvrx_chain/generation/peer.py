@@ -39,7 +39,7 @@ class Peer:
     def run(self) -> ExitCode:
         """Gate, session, leave."""
         gate = Gate(self._context).wait()
-        if gate.answer is GateAnswer.HOST_DEAD:
+        if gate.answer is GateAnswer.HOST_DEAD and self._fencing:
             return self._close(Outcome.LEASE_LOST, gate.why, ranks_gone=True)
         if gate.answer is not GateAnswer.GO:
             return self._leave_gate(gate.answer)
