@@ -1,8 +1,9 @@
 """What a sandbox is made of, as values: its options, where it lives, which ports and addresses it owns. Pure.
 
-Two directories. The *runtime directory* is short and safe (`/run/nvrx-sandbox/17-3fa9c1`): everything that Slurm, munge
-or MariaDB is told by path lies below it or is reached through its link `data`, because a socket path holds 108 bytes and
-slurm.conf knows no quoting. The *data directory* lies below the directory that the user named, whatever its name.
+Two directories. The *runtime directory* is short and safe (`/run/nvrx-sandbox/17-3fa9c1`): everything that Slurm,
+munge or MariaDB is told by path lies below it or is reached through its link `data`, because a socket path holds 108
+bytes and slurm.conf knows no quoting. The *data directory* lies below the directory that the user named, whatever its
+name.
 """
 
 from __future__ import annotations

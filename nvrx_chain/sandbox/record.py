@@ -2,9 +2,9 @@
 
 The register is the directory /run/nvrx-sandbox: one directory per sandbox, named by its slot (a number that gives it
 its addresses) and the start of its id, so that a SLURM_CONF of an ended sandbox never leads to the next one. Its
-`state.json` names every process that may run. Slots and ports are chosen under one lock of the machine; a sandbox's own
-lock keeps two commands from changing it at once. Touches: that directory, TCP ports (bound for a moment to see that they
-are free).
+`state.json` names every process that may run. Slots and ports are chosen under one lock of the machine; a sandbox's
+own lock keeps two commands from changing it at once. Touches: that directory, TCP ports (bound for a moment to see
+that they are free).
 """
 
 from __future__ import annotations
