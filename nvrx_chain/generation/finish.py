@@ -36,7 +36,7 @@ class LauncherFacts:
     @property
     def cause_is_signal(self) -> bool:
         """Whether Slurm or somebody else told this task to end."""
-        return self.cause in (StopCause.TERMINATED, StopCause.LOST_SIGNAL)
+        return self.cause in (StopCause.TERMINATED, StopCause.LOST_SIGNAL, StopCause.STOPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,12 @@ def _interrupted(facts: LauncherFacts) -> Ending | None:
         return Ending(outcome=Outcome.WALLTIME, why="Slurm announced the time limit")
     if facts.preempted:
         return Ending(outcome=Outcome.PREEMPTED, why="Slurm preempted the job")
-    if facts.cause is StopCause.TERMINATED and facts.parent_died:
+    if facts.cause in (StopCause.TERMINATED, StopCause.STOPPED) and facts.parent_died:
         return Ending(outcome=Outcome.FAILED, why="the batch shell was killed")
     if facts.cause is StopCause.TERMINATED:
         return Ending(outcome=Outcome.TERMINATED, why="terminated by a signal")
+    if facts.cause is StopCause.STOPPED:
+        return Ending(outcome=Outcome.TERMINATED, why="the launcher was told to stop by somebody else")
     if facts.cause is StopCause.LOST_SIGNAL:
         return Ending(outcome=Outcome.TERMINATED, why="Slurm is ending this task but no signal arrived")
     if facts.cause is StopCause.SELF_FENCED:

@@ -31,6 +31,8 @@ class StopCause(str, enum.Enum):
     """Why a launcher was stopped, or that it ended by itself."""
 
     LAUNCHER_ENDED = "launcher_ended"
+    STOPPED = "stopped"
+    """Its wrapper was told to stop, and not by this task: a signal to the step alone."""
     CLOSED = "closed"
     SELF_FENCED = "self_fenced"
     TERMINATED = "terminated"
@@ -94,6 +96,8 @@ class Session:
             context.lease.phase = "draining"
             self._stop(process, order)
         gone = self._ranks_are_gone()
+        if order.cause is StopCause.LAUNCHER_ENDED:
+            order = self._outside_order() or order
         return SessionEnd(
             cause=order.cause,
             reason=order.reason,
@@ -112,9 +116,9 @@ class Session:
 
     def _common_order(self) -> StopOrder | None:
         context, snapshot = self._context, self._snapshot()
-        if context.signals.terminated:
-            who = "the batch shell died" if context.signals.parent_died else "terminated by a signal"
-            return StopOrder(cause=StopCause.TERMINATED, reason=who)
+        terminated = self._terminated_order()
+        if terminated is not None:
+            return terminated
         if snapshot.closed is not None:
             outcome = snapshot.closed.outcome
             return StopOrder(
@@ -134,6 +138,23 @@ class Session:
                 cause=StopCause.SELF_FENCED, reason=f"the own lease could not be written for {unwritten:.0f} s"
             )
         return self._node_order(snapshot)
+
+    def _terminated_order(self) -> StopOrder | None:
+        signals = self._context.signals
+        if not signals.terminated:
+            return None
+        who = "the batch shell died" if signals.parent_died else "terminated by a signal"
+        return StopOrder(cause=StopCause.TERMINATED, reason=who)
+
+    def _outside_order(self) -> StopOrder | None:
+        """Why a launcher that seemed to end by itself did not; None when it did.
+
+        Slurm ends the ranks before or without this process (a node that it gave up): ranks that save and leave then
+        exit 0, which must not be taken for the end of training.
+        """
+        stopped = sorted(e.node for e in self._own_exits() if e.asked_to_stop)
+        reason = f"the launcher's wrapper on {', '.join(stopped)} was told to stop by somebody else"
+        return self._terminated_order() or (StopOrder(cause=StopCause.STOPPED, reason=reason) if stopped else None)
 
     def _node_order(self, snapshot: Snapshot) -> StopOrder | None:
         """One node of this task failed: the others get the drain time, then they are stopped."""

@@ -190,6 +190,7 @@ class TaskZero:
     def _facts(self, cause: StopCause, exit_code: int | None) -> LauncherFacts:
         context = self._context
         near_wall, parent_died = self._near_wall(), context.signals.parent_died
+        signalled = cause in (StopCause.TERMINATED, StopCause.STOPPED)
         return LauncherFacts(
             cause=cause,
             exit_code=exit_code,
@@ -199,7 +200,7 @@ class TaskZero:
             near_wall=near_wall,
             # Not after a killed shell: Slurm ends the rest of the batch step within milliseconds, and the closed file
             # must be there before.
-            preempted=cause is StopCause.TERMINATED and not (near_wall or parent_died) and was_preempted(context),
+            preempted=signalled and not (near_wall or parent_died) and was_preempted(context),
             parent_died=parent_died,
             iteration_at_start=self._iteration_at_start,
             iteration_at_end=read_iteration(context.iteration_file),
