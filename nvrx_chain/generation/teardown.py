@@ -110,7 +110,7 @@ def carry_out(
     deadline = context.clock.monotonic() + seconds
     polls = 0
     while True:
-        reading = context.client.queue(context.manifest.user)
+        reading = _read_queue(context, action)
         if isinstance(reading, Unobserved):
             log.warning("the queue could not be read: %s", reading.reason)
             pause = BACK_OFF_SECONDS
@@ -133,6 +133,15 @@ def carry_out(
             log.error("teardown not verified within seconds=%.0f action=%s", seconds, action.value)
             return False
         context.clock.wait(never, pause)
+
+
+def _read_queue(context: TaskContext, action: TeardownAction) -> QueueReading | Unobserved:
+    """The queue; `Unobserved` also while it is not known which of its jobs are ours."""
+    known = context.chain.list_generations()
+    if action is TeardownAction.CANCEL_REST and isinstance(known, Unobserved):
+        # The rest of the chain would look like jobs of somebody else, and so like nothing to do.
+        return known
+    return context.client.queue(context.manifest.user)
 
 
 def _send(context: TaskContext, cancels: Cancels) -> None:
