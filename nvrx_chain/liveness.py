@@ -1,7 +1,7 @@
 """Is a task dead? The one rule by which anybody may take something away from it. Pure; shared with nvrx_watch.
 
 Proof is a terminal state from the closed list, or, after Slurm was made to look, a batch host that is DOWN or does not
-answer while the task's lease counter did not move between two reads. A lease that is merely old is never proof, a state
+answer while the task's lease counter stood still for two intervals. A lease that is merely old is never proof, a state
 that we do not list counts as alive, and a Slurm that does not answer leaves everything as it is.
 """
 
@@ -37,16 +37,25 @@ def is_unreachable(node: Node | None) -> bool:
     return node is not None and (node.state is NodeState.DOWN or not node.responding)
 
 
+def stillness_seconds(interval_seconds: float) -> float:
+    """How long a counter must be seen to stand still before that says anything: it moves once an interval."""
+    return 2 * interval_seconds
+
+
 def judge_task(
     row: QueuedTask | Unobserved | None,
     node: Node | Unobserved | None,
-    lease_before: int | None,
-    lease_after: int | None,
+    lease_before: int | Unobserved | None,
+    lease_after: int | Unobserved | None,
+    *,
+    still_seconds: float,
+    interval_seconds: float,
 ) -> Judgement:
     """Judge one task from its queue row, its batch host and two reads of its lease counter.
 
-    `lease_before` was read before Slurm was asked and `lease_after` after it answered. A lease that was never written
-    (both None) cannot have moved.
+    `lease_before` was read before Slurm was asked and `lease_after` after it answered; `still_seconds` is for how long
+    the counter is known to have stood still, `interval_seconds` how often its task writes it. A lease that was never
+    written (both None) cannot have moved; one that cannot be read may well have.
     """
     if isinstance(row, Unobserved):
         return Judgement(life=Life.UNKNOWN, evidence=f"Slurm did not answer: {row.reason}")
@@ -63,11 +72,19 @@ def judge_task(
         where = f" on {node.name} ({node.raw_state})" if node else ""
         return Judgement(life=Life.ALIVE, evidence=f"{name} is {row.raw_state}{where}")
     assert node is not None
+    where = f"{node.name} is {node.raw_state}"
+    for lease in (lease_before, lease_after):
+        if isinstance(lease, Unobserved):
+            return Judgement(life=Life.UNKNOWN, evidence=f"{where} but the lease of {name}: {lease.reason}")
     if lease_before != lease_after:
-        return Judgement(life=Life.ALIVE, evidence=f"{node.name} is {node.raw_state} but the lease of {name} moves")
+        return Judgement(life=Life.ALIVE, evidence=f"{where} but the lease of {name} moves")
+    # Two reads within one interval show the same counter of a task that is well: its slurmd alone may have died.
+    if still_seconds < stillness_seconds(interval_seconds):
+        seen = f"the lease of {name} was watched for {still_seconds:.0f} s only"
+        return Judgement(life=Life.UNKNOWN, evidence=f"{where} but {seen}")
     return Judgement(
         life=Life.DEAD,
-        evidence=f"{node.name} is {node.raw_state} and the lease of {name} stands still at {lease_after}",
+        evidence=f"{where} and the lease of {name} stands still at {lease_after} for {still_seconds:.0f} s",
     )
 
 
@@ -88,7 +105,10 @@ class LeaseWatch:
     _seen: dict[int, _Seen] = field(default_factory=dict)
 
     def observe(self, counters: Mapping[int, tuple[int, float]], now: float) -> None:
-        """Take in (counter, interval in seconds) per task, read at `now`."""
+        """Take in (counter, interval in seconds) per task, read before `now`.
+
+        `now` is the time after the read: a read that hung would otherwise make a fresh counter look old.
+        """
         for task, (counter, interval) in counters.items():
             seen = self._seen.get(task)
             if seen is None or seen.counter != counter:
@@ -105,9 +125,9 @@ class LeaseWatch:
         return seen.interval_seconds if seen else None
 
     def still_seconds(self, task: int, now: float) -> float | None:
-        """How long the counter has stood still; None when it was never seen."""
+        """How long the counter has stood still at `now`, a time before the last read; None when it was never seen."""
         seen = self._seen.get(task)
-        return now - seen.changed_at if seen else None
+        return max(0.0, now - seen.changed_at) if seen else None
 
     def tasks(self) -> tuple[int, ...]:
         """Every task whose lease was ever seen."""

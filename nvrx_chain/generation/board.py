@@ -75,23 +75,25 @@ class Board:
         """Counter and interval (seconds) of the lease of each task that has a readable one."""
         found = {}
         for task in tasks:
-            lease = _believed(self.read(self.directory.lease(task), control.Lease))
+            lease = self.lease(task)
             if lease is not None:
                 found[task] = (lease.counter, lease.interval_seconds)
         return found
 
     def lease(self, task: int) -> control.Lease | None:
-        """The lease of one task."""
-        return _believed(self.read(self.directory.lease(task), control.Lease))
+        """The lease of one task, None while there is none that can be read."""
+        return _believed(self.look_for_lease(task))
 
-    def launcher_exits(self) -> tuple[control.LauncherExit, ...]:
-        """Every launcher exit that was written so far."""
-        names = list_names(self.directory.control)
-        if names is None or isinstance(names, Unobserved):
-            return ()
-        chosen = (n for n in names if n.startswith("launcher_exit.") and n.endswith(".json"))
-        read = (_believed(self.read(self.directory.control / n, control.LauncherExit)) for n in chosen)
-        return tuple(record for record in read if record is not None)
+    def look_for_lease(self, task: int) -> control.Lease | Unobserved | None:
+        """The lease of one task; None when it wrote none, which is not the same as one that cannot be read."""
+        return self.read(self.directory.lease(task), control.Lease)
+
+    def launcher_exit(self, name: str) -> control.LauncherExit | None:
+        """The launcher exit in the file of this name. One of an earlier start of this very task is none."""
+        record = _believed(self.read(self.directory.control / name, control.LauncherExit))
+        if record is None or record.array_task_id != self.identity.array_task_id:
+            return record
+        return record if record.restart_count == self.identity.restart_count else None
 
     def no_restart(self) -> control.NoRestart | None:
         """The no-restart verdict of any node of any task."""
@@ -141,11 +143,17 @@ class Board:
         return _believed(self.read(self.directory.cleared, control.Cleared)) is not None
 
     def note_inquiry(self, about: int, answer: str, evidence: str) -> None:
-        """Say that this task asks Slurm about `about`, or what it answered, so that the others hold back."""
+        """Say that this task asks Slurm about `about`, or what it answered, so that the others hold back.
+
+        A courtesy: where it cannot be written the question is asked all the same.
+        """
         record = control.Inquiry(
             about=about, answer=answer, evidence=evidence, asked_at=self._now(), **self.identity.stamp()
         )
-        write_atomic(self.directory.inquiry, encode_record(record))
+        try:
+            write_atomic(self.directory.inquiry, encode_record(record))
+        except RecordError as error:
+            log.warning("the inquiry was not noted error=%s", error)
 
     def close(
         self,

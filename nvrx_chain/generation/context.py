@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.clock import Clock, parse_time
+from nvrx_chain.generation.background import Spawn, spawn_thread
 from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.identity import TaskIdentity
 from nvrx_chain.generation.launcher_process import LauncherProcess
@@ -37,6 +38,7 @@ class TaskContext:
     lease: LeaseWriter
     watcher: BoardWatcher
     start_launcher: StartLauncher
+    spawn: Spawn = spawn_thread
 
     @property
     def thresholds(self) -> Thresholds:

@@ -11,18 +11,21 @@ import threading
 
 from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.generation import rendezvous
+from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.inquiry import Inquirer
 from nvrx_chain.generation.session import StopCause, StopOrder
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import Life, lease_is_stale
+from nvrx_chain.records.control import Rendezvous
 from nvrx_chain.slurm.identity import verify_task
-from nvrx_chain.slurm.model import QueueReading
 from nvrx_chain.slurm.states import JobState
 
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 60.0
+POLL_SECONDS = 2.0
+BACK_OFF_SECONDS = 5.0
 
 
 class PeerGuard:
@@ -31,8 +34,11 @@ class PeerGuard:
     def __init__(self, context: TaskContext) -> None:
         self._context = context
         self._inquirer = Inquirer(context)
+        self._burial: Background[bool] = Background(context.spawn, "burial")
+        self._reseating: Background[Rendezvous] = Background(context.spawn, "reseating")
         self._asked_at: dict[int, float] = {}
-        self._dead: set[int] = set()
+        self._dead: frozenset[int] = frozenset()
+        self._burying: int | None = None
         self._members: tuple[int, ...] | None = None
         self._self_check = SelfCheck(context)
 
@@ -43,29 +49,33 @@ class PeerGuard:
         lost = self._self_check.tick()
         if lost is not None:
             return StopOrder(cause=StopCause.LOST_SIGNAL, reason=lost)
-        self._bury()
-        self._suspect(snapshot)
+        self.tend(snapshot)
         self._reseat(snapshot)
         return None
 
+    def tend(self, snapshot: Snapshot) -> None:
+        """Look after the peers, also while the generation assembles: a dead one keeps its slot from a spare."""
+        self._bury()
+        self._suspect(snapshot)
+
     def _bury(self) -> None:
         """Cancel a peer whose death is proven, so that a cold spare can start in its slot."""
+        buried = self._burial.take()
+        if buried is not None and self._burying is not None:
+            if buried.value is not True:
+                # It stays suspect: the next inquiry finds it dead again and cancels again.
+                self._dead -= {self._burying}
+            self._burying = None
+        if self._burial.busy:
+            return
         taken = self._inquirer.take()
         if taken is None or taken[1].life is not Life.DEAD:
             return
         task, judgement = taken
-        self._dead.add(task)
-        spec = f"{self._context.array_job_id}_{task}"
-        log.warning("peer is dead, cancelling task=%s evidence=%s", spec, judgement.evidence)
-        threading.Thread(target=self._cancel, args=(spec,), daemon=True).start()
-
-    def _cancel(self, spec: str) -> None:
-        try:
-            self._context.client.cancel([spec])
-        except NvrxError as error:
-            log.warning("cancel failed task=%s error=%s", spec, error)
-            # It stays suspect: the next inquiry finds it dead again and cancels again.
-            self._dead.discard(int(spec.rpartition("_")[2]))
+        self._dead |= {task}
+        self._burying = task
+        log.warning("peer is dead, cancelling task=%s evidence=%s", task, judgement.evidence)
+        self._burial.start(lambda: cancel_dead_peer(self._context, task))
 
     def _suspect(self, snapshot: Snapshot) -> None:
         if self._inquirer.busy:
@@ -85,13 +95,43 @@ class PeerGuard:
         current = snapshot.rendezvous
         if self._context.takes_hot_spares or current is None or current.started_at is None:
             return
+        done = self._reseating.take()
+        if done is not None and not isinstance(done.value, Unobserved):
+            # Remembered here: the snapshot shows the new members only after the next read of the directory.
+            self._members = done.value.members
         gone = tuple({*snapshot.left, *self._dead})
         train_tasks = self._context.manifest.shape.train_tasks
         seated = self._members or current.members
         members = rendezvous.choose_members(snapshot.joined, gone, seated, train_tasks)
         if members != seated and len(members) == train_tasks:
-            # Remembered here: the snapshot shows the new members only after the next read of the directory.
-            self._members = rendezvous.reseat(self._context, current, members).members
+            self._reseating.start(lambda: rendezvous.reseat(self._context, current, members))
+
+
+def cancel_dead_peer(context: TaskContext, task: int) -> bool:
+    """Cancel one task of this generation by verified id, until the queue shows that it no longer blocks its slot.
+
+    False when that was not seen within the teardown time.
+    """
+    never = threading.Event()
+    deadline = context.clock.monotonic() + context.thresholds.teardown
+    while context.clock.monotonic() < deadline:
+        reading = context.client.queue(context.manifest.user)
+        if isinstance(reading, Unobserved):
+            context.clock.wait(never, BACK_OFF_SECONDS)
+            continue
+        row = reading.task(context.array_job_id, task)
+        if row is None or row.state.is_terminal or row.state is JobState.COMPLETING:
+            return True
+        foreign = verify_task(row, context.chain_identity())
+        if foreign is not None:
+            log.error("not cancelling task=%s: %s", task, foreign)
+            return False
+        try:
+            context.client.cancel([row.spec])
+        except NvrxError as error:
+            log.warning("cancel failed, it is tried again task=%s error=%s", row.spec, error)
+        context.clock.wait(never, POLL_SECONDS)
+    return False
 
 
 class SelfCheck:
@@ -99,35 +139,27 @@ class SelfCheck:
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
-        self._thread: threading.Thread | None = None
-        self._finding: str | None = None
+        self._work: Background[str | None] = Background(context.spawn, "self-check")
         self._next_at = context.clock.monotonic() + self._pause()
 
     def tick(self) -> str | None:
         """What Slurm says that should not be, None while all is well or Slurm does not answer."""
-        if self._finding is not None:
-            return self._finding
-        if self._thread is not None and self._thread.is_alive():
-            return None
-        if self._context.clock.monotonic() >= self._next_at:
+        done = self._work.take()
+        if done is not None and isinstance(done.value, str):
+            log.warning("%s", done.value)
+            return done.value
+        if not self._work.busy and self._context.clock.monotonic() >= self._next_at:
             self._next_at = self._context.clock.monotonic() + self._pause()
-            self._thread = threading.Thread(target=self._look, name="self-check", daemon=True)
-            self._thread.start()
+            self._work.start(self._look)
         return None
 
     def _pause(self) -> float:
         return self._context.thresholds.self_check * random.uniform(0.8, 1.2)
 
-    def _look(self) -> None:
+    def _look(self) -> str | None:
         reading = self._context.client.queue(self._context.manifest.user)
         if isinstance(reading, Unobserved):
-            return
-        finding = self._judge(reading)
-        if finding is not None:
-            log.warning("%s", finding)
-            self._finding = finding
-
-    def _judge(self, reading: QueueReading) -> str | None:
+            return None
         row = reading.task(self._context.array_job_id, 0)
         if row is None or verify_task(row, self._context.chain_identity()) is not None:
             return None

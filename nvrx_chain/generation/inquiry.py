@@ -1,4 +1,4 @@
-"""Asking Slurm whether a task is dead, with the proof of `nvrx_chain.liveness`; one asker at a time, in a thread.
+"""Asking Slurm whether a task is dead, with the proof of `nvrx_chain.liveness`; one asker at a time, in the background.
 
 Slurm notices a silent node only after two thirds of SlurmdTimeout, so the asker makes it look: a harmless signal to the
 batch step whose failed delivery marks the node. Touches: Slurm, `control/inquiry.json`.
@@ -12,9 +12,11 @@ import threading
 from dataclasses import dataclass
 
 from nvrx_chain.errors import NvrxError, Unobserved
+from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.watcher import Snapshot
-from nvrx_chain.liveness import Judgement, Life, is_unreachable, judge_task
+from nvrx_chain.liveness import Judgement, Life, is_unreachable, judge_task, stillness_seconds
+from nvrx_chain.records.control import Inquiry
 from nvrx_chain.slurm.identity import verify_task
 from nvrx_chain.slurm.model import Node, QueuedTask
 from nvrx_chain.slurm.nodelist import expand_nodes
@@ -26,16 +28,63 @@ BACK_OFF_SECONDS = (15.0, 30.0, 60.0, 120.0)
 ASKING = "asking"
 
 
+class LeaseEye:
+    """One task's lease during an inquiry: whether its counter moves, and for how long it is known to have stood still.
+
+    What the board's watcher saw before counts, when it is the same counter.
+    """
+
+    def __init__(self, context: TaskContext, task: int) -> None:
+        self._context = context
+        self._task = task
+        seen = context.watcher.latest().leases.get(task)
+        lease = context.board.look_for_lease(task)
+        self._began = context.clock.monotonic()
+        self._before = lease.counter if lease is not None and not isinstance(lease, Unobserved) else lease
+        self._after = self._before
+        self._still_before = seen.still_seconds if seen is not None and seen.counter == self._before else 0.0
+        self.interval_seconds = seen.interval_seconds if seen else context.thresholds.lease_interval
+        self.still_seconds = self._still_before
+
+    def look(self) -> None:
+        """Read the lease again."""
+        looked_at = self._context.clock.monotonic()
+        lease = self._context.board.look_for_lease(self._task)
+        self._after = lease.counter if lease is not None and not isinstance(lease, Unobserved) else lease
+        self.still_seconds = self._still_before + looked_at - self._began
+
+    @property
+    def moved(self) -> bool:
+        """Whether the counter was seen to change."""
+        return self._after != self._before and not isinstance(self._after, Unobserved)
+
+    @property
+    def stood_long_enough(self) -> bool:
+        """Whether its standing still says anything."""
+        return self.still_seconds >= stillness_seconds(self.interval_seconds)
+
+    def judge(self, row: QueuedTask | Unobserved | None, node: Node | Unobserved | None) -> Judgement:
+        """Look once more and judge."""
+        self.look()
+        return judge_task(
+            row,
+            node,
+            self._before,
+            self._after,
+            still_seconds=self.still_seconds,
+            interval_seconds=self.interval_seconds,
+        )
+
+
 def inquire(context: TaskContext, about: int) -> Judgement:
     """Ask Slurm about one task of this generation. Takes up to the probe time; never raises for a silent Slurm."""
     context.board.note_inquiry(about, ASKING, "asking Slurm")
-    before = _counter(context, about)
+    eye = LeaseEye(context, about)
     row = _row(context, about)
     node = _batch_node(context, row)
-    judgement = judge_task(row, node, before, _counter(context, about))
-    if judgement.life is Life.ALIVE and _may_be_silent(row, node):
-        assert isinstance(row, QueuedTask)
-        judgement = _probe(context, about, row, before)
+    judgement = eye.judge(row, node)
+    if isinstance(row, QueuedTask) and _is_open(row, node, eye):
+        judgement = _probe(context, about, row.spec, eye)
     context.board.note_inquiry(about, judgement.life.value, judgement.evidence)
     log.info("inquiry about=%s answer=%s evidence=%s", about, judgement.life.value, judgement.evidence)
     return judgement
@@ -58,81 +107,70 @@ def _batch_node(context: TaskContext, row: QueuedTask | Unobserved | None) -> No
     """The first node of the task: run-task lives there, and with it the rendezvous of task 0."""
     if not isinstance(row, QueuedTask) or row.state.is_terminal or not row.nodelist:
         return None
-    names = expand_nodes(row.nodelist)
+    try:
+        names = expand_nodes(row.nodelist)
+    except ValueError as error:
+        return Unobserved(str(error))
     if not names:
         return None
     nodes = context.client.nodes([names[0]])
     return nodes if isinstance(nodes, Unobserved) else nodes.get(names[0])
 
 
-def _may_be_silent(row: QueuedTask | Unobserved | None, node: Node | Unobserved | None) -> bool:
-    """Slurm believes it to be running on a node that it believes to be fine: worth a nudge."""
-    if not isinstance(row, QueuedTask) or row.state.is_pending:
+def _is_open(row: QueuedTask, node: Node | Unobserved | None, eye: LeaseEye) -> bool:
+    """Slurm believes it to run, its lease stands still, and there is no proof yet: worth a nudge and some patience."""
+    if row.state.is_terminal or row.state.is_pending or isinstance(node, Unobserved) or eye.moved:
         return False
-    return not is_unreachable(node if isinstance(node, Node) else None)
+    return not (is_unreachable(node) and eye.stood_long_enough)
 
 
-def _probe(context: TaskContext, about: int, row: QueuedTask, before: int | None) -> Judgement:
-    """Nudge, then poll until the node is marked, the lease moves or the probe time is over."""
+def _probe(context: TaskContext, about: int, spec: str, eye: LeaseEye) -> Judgement:
+    """Nudge, then look until there is proof, the lease moves or the probe time is over."""
     deadline = context.clock.monotonic() + context.thresholds.probe
     try:
-        context.client.nudge(row.spec)
+        context.client.nudge(spec)
     except NvrxError as error:
-        log.warning("nudge failed task=%s error=%s", row.spec, error)
+        log.warning("nudge failed task=%s error=%s", spec, error)
     never = threading.Event()
     judgement = Judgement(life=Life.UNKNOWN, evidence="there was no time to look")
     while context.clock.monotonic() < deadline:
         context.clock.wait(never, POLL_SECONDS)
-        if _counter(context, about) != before:
-            return Judgement(life=Life.ALIVE, evidence=f"the lease of {row.spec} moves")
         context.board.note_inquiry(about, ASKING, "waiting for Slurm to look at the node")
         # The task itself too: one whose shell was killed is completing at first, and terminal a few seconds later.
-        row_now, node = _row(context, about), _batch_node(context, row)
-        judgement = judge_task(row_now, node, before, _counter(context, about))
-        if judgement.life is Life.DEAD:
+        row = _row(context, about)
+        judgement = eye.judge(row, _batch_node(context, row))
+        if judgement.life is Life.DEAD or eye.moved:
             break
     return judgement
 
 
-def _counter(context: TaskContext, task: int) -> int | None:
-    lease = context.board.lease(task)
-    return lease.counter if lease else None
-
-
 class Inquirer:
-    """Runs at most one inquiry at a time in a thread, so that the loop that steers the ranks never waits for Slurm."""
+    """Runs at most one inquiry at a time in the background: the loop that steers the ranks never waits for Slurm."""
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
-        self._thread: threading.Thread | None = None
-        self._answer: Judgement | None = None
-        self._about: int | None = None
+        self._work: Background[Judgement] = Background(context.spawn, "inquiry")
+        self._about = 0
 
     @property
     def busy(self) -> bool:
         """An inquiry is under way or its answer has not been taken yet."""
-        return self._thread is not None
+        return self._work.busy
 
     def ask(self, about: int) -> None:
         """Start an inquiry."""
         self._about = about
-        self._answer = None
-        self._thread = threading.Thread(target=self._run, args=(about,), name="inquiry", daemon=True)
-        self._thread.start()
+        self._work.start(lambda: inquire(self._context, about))
 
     def take(self) -> tuple[int, Judgement] | None:
         """The answer once there is one; it is handed out once."""
-        if self._thread is None or self._thread.is_alive() or self._about is None:
+        finished = self._work.take()
+        if finished is None:
             return None
-        self._thread = None
-        answer = self._answer or Judgement(life=Life.UNKNOWN, evidence="the inquiry ended without an answer")
+        answer = finished.value
+        if isinstance(answer, Unobserved):
+            answer = Judgement(life=Life.UNKNOWN, evidence=answer.reason)
         return self._about, answer
-
-    def _run(self, about: int) -> None:
-        try:
-            self._answer = inquire(self._context, about)
-        except NvrxError as error:
-            self._answer = Judgement(life=Life.UNKNOWN, evidence=f"the inquiry failed: {error}")
 
 
 @dataclass(slots=True)
@@ -142,32 +180,32 @@ class _Raised:
 
 
 class InquiryWatch:
-    """Whether another task is at Slurm right now: `inquiry.json` changed within the quiet time, on our own clock."""
+    """For how long no other task has been at Slurm: since `inquiry.json` last changed, on our own clock."""
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
-        self._seen: tuple[str, str, str] | None = None
+        self._seen: tuple[int, str, str] | None = None
         self._changed_at: float | None = None
 
-    def somebody_asks(self) -> bool:
-        """Read the file now."""
-        inquiry = self._context.board.inquiry()
-        now = self._context.clock.monotonic()
-        seen = (inquiry.host, inquiry.evidence, inquiry.asked_at) if inquiry else None
+    def observe(self, inquiry: Inquiry | None) -> None:
+        """Take in the newest inquiry. Seen all the time, an old file is known to be old when the question comes."""
+        if inquiry is None or inquiry.array_task_id == self._context.identity.array_task_id:
+            return
+        seen = (inquiry.array_task_id, inquiry.evidence, inquiry.asked_at)
         if seen != self._seen:
             self._seen = seen
-            self._changed_at = now
-        own = self._context.identity.array_task_id
-        if inquiry is None or inquiry.array_task_id == own or self._changed_at is None:
-            return False
-        return now - self._changed_at < self._context.thresholds.inquiry_quiet
+            self._changed_at = self._context.clock.monotonic()
+
+    def quiet_seconds(self) -> float | None:
+        """Since when nobody else asks; None when nobody ever did."""
+        return None if self._changed_at is None else self._context.clock.monotonic() - self._changed_at
 
 
 class HostQuestion:
     """Whether task 0 is dead, as the peers ask it: in turn, not while somebody else is asking, with back-off.
 
-    The lowest live index asks first, each next one a turn later; nobody asks while `inquiry.json` changed within the
-    quiet time.
+    The lowest live index asks first, each next one a turn later. After somebody else asked, the same order counts from
+    the end of the quiet time: otherwise everybody whose turn has passed would ask at the same moment.
     """
 
     def __init__(self, context: TaskContext) -> None:
@@ -202,6 +240,7 @@ class HostQuestion:
 
     def tick(self, snapshot: Snapshot) -> Judgement | None:
         """Advance; the answer of Slurm when this peer's own inquiry has just ended."""
+        self._others.observe(snapshot.inquiry)
         taken = self._inquirer.take()
         if taken is not None:
             self._schedule_next(taken[1])
@@ -209,7 +248,10 @@ class HostQuestion:
         now = self._context.clock.monotonic()
         if self._raised is None or self._inquirer.busy or now < self._not_before:
             return None
-        if now - self._raised.at < self._turn(snapshot) or self._others.somebody_asks():
+        turn, quiet = self._turn(snapshot), self._others.quiet_seconds()
+        if now - self._raised.at < turn:
+            return None
+        if quiet is not None and quiet < self._context.thresholds.inquiry_quiet + turn:
             return None
         self._inquirer.ask(0)
         return None

@@ -1,21 +1,24 @@
 """A task 0 that is frozen but not dead: no lease, no log, no checkpoint for a long time. Pure but for file sizes.
 
-Touches: the size of this task's launcher log, the checkpoint iteration file.
+Touches: the sizes of the generation's logs, the checkpoint iteration file, read in the background.
 """
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
+from nvrx_chain.errors import Unobserved
+from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.session import StopCause, StopOrder
 from nvrx_chain.generation.watcher import Snapshot
+from nvrx_chain.records.files import list_names
+from nvrx_chain.records.layout import is_task_log
 from nvrx_chain.records.progress import read_iteration
 
-log = logging.getLogger(__name__)
-
 LOOK_SECONDS = 30.0
+
+Signs = tuple[object, ...]
 
 
 class StuckWatch:
@@ -25,7 +28,8 @@ class StuckWatch:
         self._context = context
         self._looked_at = context.clock.monotonic()
         self._moved_at = self._looked_at
-        self._signs: tuple[object, ...] | None = None
+        self._signs: Signs | None = None
+        self._look: Background[Signs] = Background(context.spawn, "look for signs of life")
 
     def tick(self, snapshot: Snapshot) -> StopOrder | None:
         """A StopOrder when lease, log and checkpoint have all stood still for `stuck` seconds."""
@@ -34,28 +38,27 @@ class StuckWatch:
         if lease is None or lease.still_seconds < self._context.thresholds.lease_timeout:
             self._moved_at = now
             return None
+        looked = self._look.take()
+        if looked is not None and looked.value != self._signs:
+            # Signs that cannot be read are no signs of a standstill either.
+            self._signs = None if isinstance(looked.value, Unobserved) else looked.value
+            self._moved_at = now
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
-            signs = self._read_signs()
-            if signs != self._signs:
-                self._signs, self._moved_at = signs, now
+            self._look.start(self._read_signs)
         stuck = now - self._moved_at
         if stuck < self._context.thresholds.stuck:
             return None
         return StopOrder(cause=StopCause.STUCK, reason=f"task 0 is not dead but nothing has moved for {stuck:.0f} s")
 
-    def _read_signs(self) -> tuple[object, ...]:
+    def _read_signs(self) -> Signs:
+        """The checkpoint and the sizes of what launchers and ranks log. What run-task itself logs is no sign of life:
+        peers that ask about task 0 write about it."""
         iteration = read_iteration(self._context.iteration_file)
         logs = self._context.board.directory.logs
-        return (iteration, *(_size(logs / name.name) for name in sorted(_entries(logs))))
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return list(directory.iterdir())
-    except OSError as error:
-        log.warning("the logs cannot be listed: %s", error)
-        return []
+        names = list_names(logs)
+        listed = names if isinstance(names, tuple) else ()
+        return (iteration, *((name, _size(logs / name)) for name in listed if not is_task_log(name)))
 
 
 def _size(path: Path) -> int | None:

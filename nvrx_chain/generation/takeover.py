@@ -15,7 +15,7 @@ from nvrx_chain.generation import teardown
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.inquiry import InquiryWatch
 from nvrx_chain.generation.session import LOOP_SECONDS
-from nvrx_chain.liveness import LeaseWatch, is_unreachable
+from nvrx_chain.liveness import LeaseWatch, is_unreachable, stillness_seconds
 from nvrx_chain.records.outcome import TEARDOWN, Outcome, TeardownAction
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_chain.slurm.nodelist import expand_nodes
@@ -45,14 +45,19 @@ def _is_my_turn(context: TaskContext) -> bool:
     """Wait for the marker, or for the own turn with nobody at work. True when this peer has to clear."""
     own = context.identity.array_task_id
     peers = sorted({*context.watcher.latest().joined, own} - {0})
+    turn = (peers.index(own) + 1) * context.thresholds.inquiry_turn
     others = InquiryWatch(context)
     began = context.clock.monotonic()
-    turn = began + (peers.index(own) + 1) * context.thresholds.inquiry_turn
     deadline = began + context.thresholds.teardown
     while context.clock.monotonic() < deadline:
-        if context.board.is_cleared() or context.signals.terminated:
+        snapshot = context.watcher.latest()
+        if snapshot.cleared or context.signals.terminated:
             return False
-        if not others.somebody_asks() and context.clock.monotonic() > turn:
+        others.observe(snapshot.inquiry)
+        quiet = others.quiet_seconds()
+        # In turn after the quiet time too: a winner that died would otherwise be followed by everybody at once.
+        calm = quiet is None or quiet > context.thresholds.inquiry_quiet + turn
+        if calm and context.clock.monotonic() - began > turn:
             return True
         context.pause(LOOP_SECONDS)
     return False
@@ -64,25 +69,27 @@ class _OverTheHead:
     def __init__(self, context: TaskContext, proven: frozenset[int]) -> None:
         self._context = context
         self._proven = proven
+        self._silent: frozenset[int] = frozenset()
         self._began = context.clock.monotonic()
         self._patience = context.thresholds.drain + _kill_wait(context)
         self._watch = LeaseWatch()
         self._nudged: set[int] = set()
 
     def spared(self) -> frozenset[int]:
-        """The caller, and every task that wrote that it left: they end by themselves."""
+        """The caller, and every task that wrote that it left and still moves: they end by themselves."""
         left = self._context.board.indexed("left")
         gone = () if isinstance(left, Unobserved) else left
-        return frozenset({self._context.identity.array_task_id, *gone}) - self._proven
+        return frozenset({self._context.identity.array_task_id, *gone}) - self._proven - self._silent
 
     def may_take(self, reading: QueueReading) -> frozenset[int] | None:
         """Proven and silent tasks; None when everybody had the time to leave."""
         context = self._context
         waited = context.clock.monotonic() - self._began
         context.board.note_inquiry(0, CLEARING, f"clearing the queue for {waited:.0f} s")
+        self._silent = self._silent_tasks(reading)
         if waited > self._patience:
             return None
-        return self._proven | self._silent_tasks(reading)
+        return self._proven | self._silent
 
     def _silent_tasks(self, reading: QueueReading) -> frozenset[int]:
         """Tasks whose lease stands still on a node that Slurm, made to look, calls silent."""
@@ -92,7 +99,9 @@ class _OverTheHead:
             if task not in self._nudged:
                 self._nudged.add(task)
                 self._nudge(row.spec)
-            hosts[task] = expand_nodes(row.nodelist)[0]
+            host = _batch_host(row)
+            if host is not None:
+                hosts[task] = host
         if not hosts:
             return frozenset()
         nodes = self._context.client.nodes(sorted(set(hosts.values())))
@@ -101,20 +110,26 @@ class _OverTheHead:
         return frozenset(task for task, host in hosts.items() if is_unreachable(nodes.get(host)))
 
     def _suspects(self, reading: QueueReading) -> dict[int, QueuedTask]:
-        """Live tasks that have not left and whose counter stood still for two intervals under our eyes."""
-        context, spared, now = self._context, self.spared(), self._context.clock.monotonic()
+        """Live tasks other than the caller whose counter stood still for two intervals under our eyes.
+
+        One that left is among them: its node may have died after it wrote so, and then it blocks the next generation.
+        """
+        context = self._context
         rows = {
             row.array_task_id: row
             for row in reading.of(context.array_job_id)
-            if row.array_task_id is not None and row.nodelist and not row.state.is_terminal
+            if row.array_task_id is not None
+            and row.array_task_id != context.identity.array_task_id
+            and row.nodelist
+            and not row.state.is_terminal
         }
-        open_tasks = tuple(task for task in rows if task not in spared)
-        self._watch.observe(context.board.leases(open_tasks), now)
+        began = context.clock.monotonic()
+        self._watch.observe(context.board.leases(tuple(rows)), context.clock.monotonic())
         found = {}
-        for task in open_tasks:
-            still, interval = self._watch.still_seconds(task, now), self._watch.interval(task)
-            if still is not None and interval is not None and still >= 2 * interval:
-                found[task] = rows[task]
+        for task, row in rows.items():
+            still, interval = self._watch.still_seconds(task, began), self._watch.interval(task)
+            if still is not None and interval is not None and still >= stillness_seconds(interval):
+                found[task] = row
         return found
 
     def _nudge(self, spec: str) -> None:
@@ -122,6 +137,15 @@ class _OverTheHead:
             self._context.client.nudge(spec)
         except NvrxError as error:
             log.warning("nudge failed task=%s error=%s", spec, error)
+
+
+def _batch_host(row: QueuedTask) -> str | None:
+    try:
+        names = expand_nodes(row.nodelist)
+    except ValueError as error:
+        log.warning("%s", error)
+        return None
+    return names[0] if names else None
 
 
 def _kill_wait(context: TaskContext) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,12 +19,15 @@ from nvrx_chain.liveness import LeaseWatch
 from nvrx_chain.records import control
 from nvrx_chain.records.chain import ChainFiles
 from nvrx_chain.records.files import list_names
-from nvrx_chain.records.layout import parse_indexed_name
+from nvrx_chain.records.layout import is_launcher_exit, parse_indexed_name
 
 log = logging.getLogger(__name__)
 
 CROWD = 64
 """Above this many tasks every reader looks half as often, so that the metadata server is not the bottleneck."""
+
+LOOKS_PER_INTERVAL = 4
+"""How often within its own interval the lease of a peer is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,7 @@ class Snapshot:
     no_restart: control.NoRestart | None = None
     walltime: bool = False
     cleared: bool = False
+    inquiry: control.Inquiry | None = None
 
     def live_peers(self) -> tuple[int, ...]:
         """Joined tasks other than task 0 that have not left, lowest index first."""
@@ -73,6 +78,9 @@ class BoardWatcher:
         self._interval = interval_seconds
         self._all_leases = all_leases
         self._watch = LeaseWatch()
+        self._lease_due: dict[int, float] = {}
+        self._names: tuple[str, ...] = ()
+        self._exits: dict[str, control.LauncherExit] = {}
         self._latest = Snapshot(taken_at=clock.monotonic())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="board-watcher", daemon=True)
@@ -92,32 +100,59 @@ class BoardWatcher:
 
     def _run(self) -> None:
         while not self._clock.wait(self._stop, self._interval):
-            self._latest = self.read()
+            try:
+                self._latest = self.read()
+            except Exception:  # noqa: BLE001 - a dead watcher would leave the ranks without anybody to stop them
+                log.error("reading the board failed, it is read again\n%s", traceback.format_exc())
 
     def read(self) -> Snapshot:
         """Read the directory now. Unreadable parts count as absent and are logged where they are read."""
-        board = self._board
+        board, began = self._board, self._clock.monotonic()
         names = list_names(board.directory.control)
-        listed = names if isinstance(names, tuple) else ()
+        if isinstance(names, Unobserved):
+            # No file of this directory goes away, so what was there is still there.
+            log.warning("the board cannot be listed reason=%s", names.reason)
+        else:
+            self._names = names or ()
+        listed = self._names
         joined, left, leased = (_indices(listed, prefix) for prefix in ("joined", "left", "lease"))
-        now = self._clock.monotonic()
-        tasks = leased if self._all_leases else tuple(task for task in leased if task == 0)
-        self._watch.observe(board.leases(tuple(task for task in tasks if task not in left)), now)
+        self._read_leases(tuple(task for task in leased if task not in left and (self._all_leases or task == 0)))
         closed = board.closed()
+        directory = board.directory
         return Snapshot(
-            taken_at=now,
+            taken_at=began,
             closed=None if isinstance(closed, Unobserved) else closed,
             over=self._chain.outcome(),
-            later_generation=self._chain.later_generation(board.directory.array_job_id),
-            rendezvous=board.rendezvous() if board.directory.rendezvous.name in listed else None,
-            leases=self._views(now),
+            later_generation=self._chain.later_generation(directory.array_job_id),
+            rendezvous=board.rendezvous() if directory.rendezvous.name in listed else None,
+            leases=self._views(began),
             joined=joined,
             left=left,
-            launcher_exits=board.launcher_exits() if any(n.startswith("launcher_exit.") for n in listed) else (),
-            no_restart=board.no_restart() if board.directory.no_restart.name in listed else None,
-            walltime=board.directory.walltime.name in listed,
-            cleared=board.directory.cleared.name in listed,
+            launcher_exits=self._read_exits(listed),
+            no_restart=board.no_restart() if directory.no_restart.name in listed else None,
+            walltime=directory.walltime.name in listed,
+            cleared=directory.cleared.name in listed,
+            inquiry=board.inquiry() if directory.inquiry.name in listed else None,
         )
+
+    def _read_leases(self, tasks: tuple[int, ...]) -> None:
+        """Read the leases that can have changed: one that is written once a minute is not worth a look a second."""
+        now = self._clock.monotonic()
+        due = tuple(task for task in tasks if now >= self._lease_due.get(task, now))
+        self._watch.observe(self._board.leases(due), self._clock.monotonic())
+        for task in due:
+            interval = self._watch.interval(task)
+            self._lease_due[task] = now if task == 0 or interval is None else now + interval / LOOKS_PER_INTERVAL
+
+    def _read_exits(self, listed: tuple[str, ...]) -> tuple[control.LauncherExit, ...]:
+        """Each is read once: it is written once, and near the end there is one for every node."""
+        exits = {}
+        for name in filter(is_launcher_exit, listed):
+            found = self._exits.get(name) or self._board.launcher_exit(name)
+            if found is not None:
+                exits[name] = found
+        self._exits = exits
+        return tuple(exits.values())
 
     def _views(self, now: float) -> dict[int, LeaseView]:
         views = {}

@@ -140,6 +140,16 @@ def parse_indexed_name(name: str) -> tuple[str, int] | None:
     return (match.group(1), int(match.group(2))) if match else None
 
 
+def is_launcher_exit(name: str) -> bool:
+    """Whether a name in control/ is that of a launcher's exit."""
+    return name.startswith("launcher_exit.") and name.endswith(".json")
+
+
+def is_task_log(name: str) -> bool:
+    """Whether a name in logs/ is that of what a run-task logs about itself."""
+    return name.startswith("task_")
+
+
 def parse_submission_name(name: str) -> tuple[int, bool] | None:
     """`0003.json` -> (3, False), `0003.id.json` -> (3, True); None for any other name."""
     match = _SUBMISSION.fullmatch(name)

@@ -1,0 +1,39 @@
+"""What every test of a generation needs: a chain of three generations, the first of which runs."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvrx_chain.generation.hooks import VARIABLE
+from tests.fakes.generation_lab import Lab
+
+
+@pytest.fixture(autouse=True)
+def _no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes of the fake Slurm have addresses: 10.0.0.7 for n7."""
+    real = socket.getaddrinfo
+
+    def resolve(host: Any, *rest: Any, **options: Any) -> Any:
+        node = re.fullmatch(r"n(\d+)", str(host))
+        return real(f"10.0.0.{node[1]}" if node else host, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """T=2 H=1 C=2, three generations queued as jobs 1, 5 and 6; tasks 0 to 2 of job 1 run on n1 to n3."""
+    lab = Lab(tmp_path)
+    assert lab.submit(3) == [1, 5, 6]
+    assert [lab.slurm.task(f"1_{task}").nodelist for task in range(3)] == ["n1", "n2", "n3"]
+    return lab
