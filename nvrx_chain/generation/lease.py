@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import NvrxError
@@ -58,6 +59,8 @@ class LeaseWriter:
                 self._write()
             except NvrxError as error:
                 log.warning("lease not written error=%s", error)
+            except Exception:  # noqa: BLE001 - a dead writer would end a training that is well by its own fence
+                log.error("lease not written, it is tried again\n%s", traceback.format_exc())
 
     def _write(self) -> None:
         self._counter += 1
