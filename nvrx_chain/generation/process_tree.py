@@ -1,4 +1,4 @@
-"""The processes below this one: which of them are ranks, and how to end them all and prove it.
+"""The processes below this one: which of them are ranks, how to end them all and prove it; and the end of another one.
 
 The wrapper is a child subreaper, so a rank whose launcher died is still below it. Touches: /proc, signals.
 """
@@ -6,10 +6,13 @@ The wrapper is a child subreaper, so a rank whose launcher died is still below i
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from pathlib import Path
 
 import psutil
+
+from nvrx_chain.generation.identity import read_process_start
 
 
 def descendants() -> list[psutil.Process]:
@@ -67,6 +70,26 @@ def catches(pid: int, number: signal.Signals) -> bool:
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (int(number) - 1) & 1)
     return False
+
+
+def open_process(pid: int, started_at: int) -> int | None:
+    """A descriptor that becomes readable when this process ends (pidfd_open(2)); None when there is no such process.
+
+    `started_at` in clock ticks since boot tells it from a namesake, be it later or of another PID namespace.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        # After the descriptor: from now on the number cannot pass to another process unnoticed.
+        is_same = read_process_start(pid) == started_at
+    except OSError:
+        is_same = False
+    if is_same:
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _is_rank(process: psutil.Process) -> bool:

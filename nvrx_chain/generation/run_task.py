@@ -141,6 +141,7 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
         no_restart_exit_code=manifest.launcher.no_restart_exit_code,
         rendezvous=(rendezvous.rendezvous_host, rendezvous.rendezvous_port),
         log_path=_launcher_output(board, manifest, identity, node),
+        is_host=seat.is_host,
         step_exit_code=_step_exit_code(manifest, CommandLineClient(environ=environ, clock=clock), environ, clock),
     )
     return wrapper.run()

@@ -3,8 +3,8 @@
 It is told to stop by its standard input (srun hands run-task's pipe to every node; end of file means that run-task
 is gone), and does not depend on it: it reads `closed.json` itself, and stops when run-task's lease has stood still for
 the self-fence, so that a node cut off from its task's batch host cannot train on. The no-restart verdict is written
-here, before the exit, because the code itself does not survive srun's kill-on-bad-exit. Touches: the processes below
-it, control/.
+here, before the exit, because the code itself does not survive srun's kill-on-bad-exit; and a generation whose task 0
+was killed is closed here at once. Touches: the processes below it, control/.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.clock import Clock, format_time
-from nvrx_chain.errors import ExitCode, Unobserved
+from nvrx_chain.errors import ExitCode, NvrxError, Unobserved
 from nvrx_chain.generation import process_tree
 from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.signals import become_subreaper
@@ -68,6 +69,7 @@ class Wrapper:
         no_restart_exit_code: int,
         rendezvous: tuple[str, int],
         log_path: Path,
+        is_host: bool = False,
         step_exit_code: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._board = board
@@ -78,6 +80,7 @@ class Wrapper:
         self._no_restart_exit_code = no_restart_exit_code
         self._rendezvous = rendezvous
         self._log_path = log_path
+        self._is_host = is_host
         self._step_exit_code = step_exit_code
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._finished = threading.Event()
@@ -99,7 +102,10 @@ class Wrapper:
             log.error("launcher not started command=%s error=%s", self._plan.argv[0], error)
             self._record(started_at, int(ExitCode.FAILED), asked_to_stop=False)
             return int(ExitCode.FAILED)
-        for target in (self._read_commands, self._watch_board, self._reaper(child)):
+        targets = [self._read_commands, self._watch_board, self._reaper(child)]
+        if self._is_host:
+            targets.append(self._watch_run_task)
+        for target in targets:
             threading.Thread(target=target, daemon=True).start()
         asked_to_stop = self._react(child)
         self._finished.set()
@@ -234,6 +240,27 @@ class Wrapper:
                 elif word.startswith(STOP):
                     gentle = word.endswith(b" gentle")
                     self._events.put(_Event(kind="stop", reason="run-task said stop", gentle=gentle))
+
+    def _watch_run_task(self) -> None:
+        """Close the generation of a task 0 whose run-task was killed, with its shell or without, before it could.
+
+        Slurm ends what is left of a batch step as soon as its shell is dead, but this step lives on for KillWait.
+        """
+        lease = self._board.lease(self._board.identity.array_task_id)
+        run_task = process_tree.open_process(lease.pid, lease.pid_started_at) if lease else None
+        if run_task is None:
+            # A site may give a step its own PID namespace; then the lease has to stand still first.
+            log.info("run-task is not seen from here")
+            return
+        # No deadline: this thread lives as long as the launcher, and the kernel wakes it.
+        select.select([run_task], [], [])
+        self._events.put(_Event(kind="stop", reason="run-task is gone"))
+        evidence = (f"run-task of task 0 is gone, says the launcher's wrapper on {self._node}",)
+        try:
+            self._board.close(Outcome.FAILED, exit_code=None, evidence=evidence, leases={})
+        except NvrxError as error:
+            # The peers find out by the lease that stands still.
+            log.error("the generation could not be closed: %s", error)
 
     def _watch_board(self) -> None:
         """Read `closed.json` and run-task's lease at every poll."""
