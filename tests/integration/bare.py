@@ -6,12 +6,11 @@ whose tasks find their host through a file and run the launcher. Touches: the cl
 
 from __future__ import annotations
 
-import secrets
 import shlex
 import time
 from pathlib import Path
 
-from nvrx_chain.generation.rendezvous import PORT_BASE, PORT_SPAN
+from nvrx_chain.generation.rendezvous import choose_port
 from nvrx_chain.records.manifest import LauncherKind
 from tests.integration import timeline
 from tests.integration.cluster import Cluster, wait_for
@@ -76,8 +75,7 @@ def _render(directory: Path, launcher: Launcher, shape: Shape) -> str:
         seats=shape.total if takes_spares else shape.train,
         python=shlex.quote(launcher.python),
         module=_MODULES[launcher.kind],
-        # Another sandbox of this machine gives out the same job ids: a port must not be made of them.
-        port=PORT_BASE + secrets.randbelow(PORT_SPAN),
+        port=choose_port(),
         nnodes=f"{shape.train}:{shape.train + shape.hot}" if takes_spares else str(shape.train),
         workload=shlex.join(workload),
     )
