@@ -1,4 +1,4 @@
-"""Settings of all tests: a slow machine is no failure, and a run in continuous integration is the same run every time."""
+"""Settings of all tests: a slow machine is no failure, and continuous integration runs the same examples each time."""
 
 from __future__ import annotations
 
