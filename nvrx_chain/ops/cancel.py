@@ -14,8 +14,10 @@ import msgspec
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import RecordError, SlurmError, Unobserved
-from nvrx_chain.ops.chain import ChainQueue, OpenChain, require_cluster, require_own
-from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk, describe_left_alone, describe_states, settle
+from nvrx_chain.ops.chain import OpenChain, require_cluster, require_own
+from nvrx_chain.ops.chain_queue import ChainQueue, describe_left_alone, describe_states
+from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk, settle
+from nvrx_chain.ops.words import render_time
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.slurm.model import QueuedTask
@@ -166,9 +168,10 @@ def render_cancel(report: CancelReport) -> str:
         f"cancelled {report.name} (chain {report.chain_id}): no further generation will train"
         if report.decided_now
         else f"{report.name} (chain {report.chain_id}) had ended before: {verdict.verdict.value} by {verdict.by}"
-        f" at {verdict.decided_at}: {verdict.why}"
+        f" at {render_time(verdict.decided_at)}: {verdict.why}"
     ]
-    lines.append(f"asked        {_jobs(report.asked) or 'nothing was in the queue'}")
+    nothing = "none" if report.no_answer else "none, nothing of it was in the queue"
+    lines.append(f"asked        {_jobs(report.asked) or nothing}")
     if report.gone:
         lines.append(f"gone         {_jobs(report.gone)}")
     lines += [f"completing   {job}: {states}" for job, states in report.completing.items()]

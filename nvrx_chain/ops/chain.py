@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import IdentityError, RecordError, Unobserved
+from nvrx_chain.ops.chain_queue import ChainQueue, sort_queue
 from nvrx_chain.records.chain import ChainFiles, open_chain
 from nvrx_chain.records.control import ChainOutcome, Hold
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.slurm.client import SlurmClient
-from nvrx_chain.slurm.identity import ChainIdentity, parse_comment, verify_array
-from nvrx_chain.slurm.model import QueuedTask, QueueReading
+from nvrx_chain.slurm.identity import ChainIdentity
+from nvrx_chain.slurm.model import QueueReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,29 +84,6 @@ class OpenChain:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainQueue:
-    """What one reading of the queue shows of a chain.
-
-    `arrays`: the rows of each array job that is the chain's beyond doubt. `doubtful`: array jobs on record with live
-    rows that are not, or cannot be shown to be, the chain's, and why: they are never touched. `strays`: live array
-    jobs that carry the chain's comment and are not on record.
-    """
-
-    arrays: Mapping[int, tuple[QueuedTask, ...]]
-    doubtful: Mapping[int, str]
-    strays: tuple[int, ...]
-
-    def alive(self, array_job_id: int) -> tuple[QueuedTask, ...]:
-        """The tasks of an array job that Slurm has not ended."""
-        return tuple(task for task in self.arrays.get(array_job_id, ()) if not task.state.is_terminal)
-
-    @property
-    def live_jobs(self) -> tuple[int, ...]:
-        """The array jobs of the chain with a task that has not ended."""
-        return tuple(job for job in self.arrays if self.alive(job))
-
-
 def open_run_directory(path: Path) -> OpenChain:
     """The chain in a directory. Raises RecordError when there is none, or its files are not its user's."""
     directory = RunDirectory(path)
@@ -158,32 +135,10 @@ def require_cluster(chain: OpenChain, client: SlurmClient) -> None:
 
 
 def read_chain_queue(chain: OpenChain, client: SlurmClient) -> ChainQueue | Unobserved:
-    """One squeue, and what of it is this chain's."""
+    """One squeue, and what of it is this chain's; `Unobserved` also while it is not known which jobs those are."""
+    known = chain.files.list_generations()
+    if isinstance(known, Unobserved):
+        # Every job of the chain would look like somebody else's, and so like nothing left to do.
+        return known
     reading = client.queue(chain.manifest.user)
-    return reading if isinstance(reading, Unobserved) else sort_queue(chain, reading)
-
-
-def sort_queue(chain: OpenChain, reading: QueueReading) -> ChainQueue:
-    """Tell the chain's array jobs in a reading from those that only seem to be."""
-    identity = chain.identity(reading)
-    arrays: dict[int, tuple[QueuedTask, ...]] = {}
-    doubtful: dict[int, str] = {}
-    for job in identity.submitted_at:
-        try:
-            arrays[job] = verify_array(reading, job, identity)
-        except IdentityError as error:
-            if any(not task.state.is_terminal for task in reading.of(job)):
-                doubtful[job] = error.part or error.message
-    strays = {
-        task.array_job_id
-        for task in reading.tasks
-        if task.user == identity.user
-        and not task.state.is_terminal
-        and task.array_job_id not in identity.submitted_at
-        and (parse_comment(task.comment) or ("", None))[0] == identity.chain_id
-    }
-    return ChainQueue(
-        arrays={job: rows for job, rows in arrays.items() if rows},
-        doubtful=doubtful,
-        strays=tuple(sorted(strays)),
-    )
+    return reading if isinstance(reading, Unobserved) else sort_queue(reading, chain.identity(reading))

@@ -15,8 +15,10 @@ import msgspec
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import RecordError, SlurmError, Unobserved
-from nvrx_chain.ops.chain import ChainQueue, OpenChain, read_chain_queue, require_cluster, require_own
-from nvrx_chain.ops.settle import DEADLINE_SECONDS, Chore, Desk, describe_left_alone, settle
+from nvrx_chain.ops.chain import OpenChain, read_chain_queue, require_cluster, require_own
+from nvrx_chain.ops.chain_queue import ChainQueue, describe_left_alone
+from nvrx_chain.ops.settle import DEADLINE_SECONDS, Chore, Desk, settle
+from nvrx_chain.ops.words import render_time
 from nvrx_chain.records.control import Hold
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.states import JobState
@@ -228,7 +230,7 @@ def render_hold(report: HoldReport) -> str:
     lines = [_headline(report)]
     word = "held" if report.action == "hold" else "released"
     jobs = " ".join(str(job) for job in report.done)
-    lines.append(f"{word:<12} {jobs or ('no generation is queued' if report.action == 'hold' else 'nothing was held')}")
+    lines.append(f"{word:<12} {jobs or _nothing(report)}")
     lines += [f"not {word:<8} {job}: {why}" for job, why in report.not_done.items()]
     lines += [f"left alone   {job}: {why}" for job, why in report.left_alone.items()]
     if report.no_answer:
@@ -237,9 +239,19 @@ def render_hold(report: HoldReport) -> str:
     return "\n".join(lines)
 
 
+def _nothing(report: HoldReport) -> str:
+    if report.no_answer or report.not_done:
+        return "none"
+    return "none, no generation is queued" if report.action == "hold" else "none, nothing was held"
+
+
 def _headline(report: HoldReport) -> str:
     named, hold = f"{report.name} (chain {report.chain_id})", report.hold
     if report.action == "hold":
-        since = "" if report.changed or hold is None else f" already, since {hold.held_at} by {hold.by}: {hold.why}"
+        since = (
+            ""
+            if report.changed or hold is None
+            else f" already, since {render_time(hold.held_at)} by {hold.by}: {hold.why}"
+        )
         return f"{named} is held{since}; its running generation goes on"
     return f"{named} goes on" if report.changed else f"{named} was not held"

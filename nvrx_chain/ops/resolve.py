@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.errors import IdentityError, RecordError, Unobserved, UsageError
-from nvrx_chain.ops.chain import OpenChain, open_run_directory, sort_queue
+from nvrx_chain.ops.chain import OpenChain, open_run_directory
+from nvrx_chain.ops.chain_queue import sort_queue
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.slurm.client import SlurmClient
@@ -165,14 +166,12 @@ def _is_undecided(chain: OpenChain) -> bool:
 
 def _still_queued(chains: Sequence[OpenChain], client: SlurmClient) -> list[OpenChain]:
     """Those with a job in the queue. None of them when Slurm does not answer."""
-    readings: dict[str, QueueReading | Unobserved] = {}
-    for user in {chain.manifest.user for chain in chains}:
-        readings[user] = client.queue(user)
-    return [
-        chain
-        for chain in chains
-        if isinstance(reading := readings[chain.manifest.user], QueueReading) and sort_queue(chain, reading).live_jobs
-    ]
+    readings = {user: client.queue(user) for user in {chain.manifest.user for chain in chains}}
+    return [chain for chain in chains if _is_in(readings[chain.manifest.user], chain)]
+
+
+def _is_in(reading: QueueReading | Unobserved, chain: OpenChain) -> bool:
+    return isinstance(reading, QueueReading) and bool(sort_queue(reading, chain.identity(reading)).live_jobs)
 
 
 def _chains_near(here: Path) -> list[OpenChain]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.ops.chain import ChainQueue, OpenChain, Operator, read_chain_queue
+from nvrx_chain.ops.chain import OpenChain, Operator, read_chain_queue
+from nvrx_chain.ops.chain_queue import ChainQueue
 from nvrx_chain.slurm.client import SlurmClient
-from nvrx_chain.slurm.model import QueuedTask
 
 log = logging.getLogger(__name__)
 
@@ -75,20 +74,3 @@ def settle(chain: OpenChain, desk: Desk, chore: Chore, seconds: float) -> ChainQ
             chore.act(queue, passes)
             passes += 1
         desk.clock.wait(never, POLL_SECONDS)
-
-
-def describe_states(tasks: Sequence[QueuedTask]) -> str:
-    """E.g. `3 running, 2 pending`, the most frequent first."""
-    return ", ".join(f"{number} {state}" for state, number in count_states(tasks).items())
-
-
-def count_states(tasks: Sequence[QueuedTask]) -> dict[str, int]:
-    """Tasks per state in Slurm's word, lower case; a word that we do not know as Slurm printed it."""
-    words = Counter(task.raw_state.split()[0].lower() if task.raw_state.split() else "unknown" for task in tasks)
-    return dict(words.most_common())
-
-
-def describe_left_alone(queue: ChainQueue) -> dict[int, str]:
-    """Live array jobs that may be the chain's and were not touched, with the reason."""
-    stray = "it carries the chain's comment and is not on record"
-    return {**queue.doubtful, **dict.fromkeys(queue.strays, stray)}

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
-from nvrx_chain.ops.words import render_age, render_safely
+from nvrx_chain.ops.words import render_age, render_safely, render_time
 from nvrx_chain.records.manifest import Shape
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.records.progress import UNREADABLE
@@ -82,7 +82,11 @@ def _verdict_and_hold(status: ChainStatus, where: str, now: datetime | None) -> 
         yield _line("", f"go on: nvrx-chain submit --resume --run-dir {where} ...")
     if status.hold is not None and status.is_held:
         hold = status.hold
-        yield _line("held", f"since {hold.held_at}{_ago(hold.held_at, now)} by {hold.by}: {hold.why}", "bold yellow")
+        yield _line(
+            "held",
+            f"since {render_time(hold.held_at)}{_ago(hold.held_at, now)} by {hold.by}: {hold.why}",
+            "bold yellow",
+        )
         yield _line("", f"let it go on: nvrx-chain release --run-dir {where}")
 
 

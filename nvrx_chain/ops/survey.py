@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import RecordError, Unobserved
-from nvrx_chain.ops.chain import ChainQueue, OpenChain, find_other_cluster, read_chain_queue
+from nvrx_chain.ops.chain import OpenChain, find_other_cluster, read_chain_queue
+from nvrx_chain.ops.chain_queue import ChainQueue
 from nvrx_chain.ops.status import ChainFacts, ChainStatus, GenerationFiles, build_status
 from nvrx_chain.records.control import Lease
 from nvrx_chain.records.files import list_names, read_record
@@ -65,8 +66,10 @@ def _or_problem(read: Callable[[], T | None], problems: list[str]) -> T | None:
 
 
 def _queue(chain: OpenChain, client: SlurmClient) -> ChainQueue | Unobserved:
-    other = find_other_cluster(chain, client)
-    return Unobserved(other) if other is not None else read_chain_queue(chain, client)
+    queue = read_chain_queue(chain, client)
+    # In this order, for a controller that hangs lets every question wait.
+    other = None if isinstance(queue, Unobserved) else find_other_cluster(chain, client)
+    return queue if other is None else Unobserved(other)
 
 
 def _submitted(chain: OpenChain, problems: list[str]) -> list[GenerationFiles]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import timezone
+
+from nvrx_chain.clock import parse_time
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
@@ -19,6 +22,12 @@ def render_age(seconds: float) -> str:
     if not days:
         return f"{hours}h{minutes % 60:02d}m"
     return f"{days}d{hours % 24:02d}h"
+
+
+def render_time(text: str) -> str:
+    """A time of a record to the second; text that is none stays as it is."""
+    at = parse_time(text)
+    return text if at is None else at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def render_safely(text: str, *, keep_colours: bool = False) -> str:

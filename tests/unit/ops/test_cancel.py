@@ -158,6 +158,7 @@ def test_a_controller_that_is_away_leaves_the_verdict_and_is_reported(world: Wor
     assert chain.open().verdict() is not None
     assert len(world.said) == 1
     assert "Slurm could not be read: squeue did not answer" in render_cancel(report)
+    assert "nothing of it was in the queue" not in render_cancel(report)
 
 
 def test_a_controller_that_comes_back_is_enough(world: World, chain: ChainOnDisk) -> None:
@@ -196,6 +197,7 @@ def test_a_second_cancel_is_no_error(world: World, chain: ChainOnDisk) -> None:
     assert again.is_complete
     assert not again.decided_now
     assert again.asked == ()
+    assert "nothing of it was in the queue" in render_cancel(again)
 
 
 @pytest.mark.parametrize("content", ["{", ""])

@@ -8,14 +8,14 @@ import shutil
 import pytest
 
 from nvrx_chain.clock import format_time
-from nvrx_chain.errors import IdentityError
+from nvrx_chain.errors import IdentityError, Unobserved
 from nvrx_chain.ops.chain import (
-    ChainQueue,
     find_other_cluster,
     read_chain_queue,
     require_cluster,
     require_own,
 )
+from nvrx_chain.ops.chain_queue import ChainQueue
 from tests.unit.ops.conftest import ChainOnDisk, World
 
 
@@ -80,6 +80,13 @@ def test_a_job_with_the_chains_comment_that_nobody_recorded_is_a_stray(world: Wo
     queue = read(world, chain)
     assert queue.strays == (again,)
     assert again not in queue.arrays
+
+
+def test_records_that_cannot_be_listed_are_no_empty_chain(world: World, chain: ChainOnDisk) -> None:
+    chain.submit(1)
+    chain.run.submissions.rename(chain.run.path / "aside")
+    chain.run.submissions.write_text("not a directory")
+    assert isinstance(read_chain_queue(chain.open(), world.slurm), Unobserved)
 
 
 def test_only_the_user_of_a_chain_may_act_on_it(world: World, chain: ChainOnDisk) -> None:

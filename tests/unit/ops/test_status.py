@@ -90,6 +90,7 @@ def test_without_an_answer_of_slurm_only_the_files_speak(world: World, chain: Ch
     world.slurm.always("queue", Unobserved("squeue did not answer in 25 s"))
     seen = survey(world, chain)
     assert seen.no_answer == "squeue did not answer in 25 s"
+    assert not world.slurm.asked("config"), "a controller that hangs lets every question wait"
     assert seen.state is ChainState.UNKNOWN
     assert {generation.tasks is None for generation in seen.generations} == {True}
     assert {generation.state for generation in seen.generations} == {GenerationState.UNKNOWN}
@@ -191,6 +192,17 @@ def test_a_chain_that_waits_for_nodes_is_queued(world: World, chain: ChainOnDisk
 
 def test_a_chain_without_a_job_is_not_submitted(world: World, chain: ChainOnDisk) -> None:
     assert survey(world, chain).state is ChainState.NOT_SUBMITTED
+
+
+def test_records_that_cannot_be_listed_do_not_make_a_chain_that_was_not_submitted(
+    world: World, chain: ChainOnDisk
+) -> None:
+    chain.submit(1)
+    chain.run.submissions.rename(chain.run.path / "aside")
+    chain.run.submissions.write_text("not a directory")
+    seen = survey(world, chain)
+    assert seen.state is ChainState.UNKNOWN
+    assert any("submissions" in problem for problem in seen.problems)
 
 
 def test_an_iteration_that_cannot_be_read_is_told_from_none(world: World, chain: ChainOnDisk) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_chain.ops.words import render_age, render_safely
+from nvrx_chain.ops.words import render_age, render_safely, render_time
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,12 @@ from nvrx_chain.ops.words import render_age, render_safely
 )
 def test_a_duration_has_at_most_two_units(seconds: float, text: str) -> None:
     assert render_age(seconds) == text
+
+
+def test_a_time_is_shown_to_the_second_and_other_text_as_it_is() -> None:
+    assert render_time("2026-01-01T01:02:03.456789+01:00") == "2026-01-01T00:02:03Z"
+    assert render_time("2026-01-01T00:02:03Z") == "2026-01-01T00:02:03Z"
+    assert render_time("yesterday") == "yesterday"
 
 
 @given(st.text())
