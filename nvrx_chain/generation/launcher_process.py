@@ -6,14 +6,19 @@ daemons directly and so reaches the wrappers also when slurmd is frozen. Touches
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from nvrx_chain.errors import NvrxError
+
 log = logging.getLogger(__name__)
+
+KILLED_SECONDS = 10.0
+"""How long a killed srun may take to end: one that hangs in a file system cannot be waited for."""
 
 
 class LauncherProcess(Protocol):
@@ -40,17 +45,25 @@ class SrunLauncher:
     """The wrappers of all nodes of this task, started by one srun."""
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str], log_path: Path) -> None:
-        with open(log_path, "ab", buffering=0) as output:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=dict(environ),
-                # Its own session: a signal to the batch shell's group must not end srun before run-task decides.
-                start_new_session=True,
-                bufsize=0,
-            )
+        """Start it. Raises NvrxError when there is no srun or no place for its output: then nothing runs."""
+        try:
+            with open(log_path, "ab", buffering=0) as output:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environ),
+                    # Its own session: a signal to the batch shell's group must not end srun before run-task decides.
+                    start_new_session=True,
+                    bufsize=0,
+                )
+                if self._process.stdin is not None:
+                    os.set_blocking(self._process.stdin.fileno(), False)
+        except OSError as error:
+            raise NvrxError(
+                f"starting {argv[0]}: {error.strerror or error}", part=str(error.filename or log_path)
+            ) from error
 
     def poll(self) -> int | None:
         return self._process.poll()
@@ -65,13 +78,21 @@ class SrunLauncher:
         if self._process.poll() is None:
             log.warning("killing srun pid=%s", self._process.pid)
             self._process.kill()
-            self._process.wait()
+            try:
+                self._process.wait(KILLED_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.error("srun cannot be killed pid=%s", self._process.pid)
 
     def _say(self, words: bytes) -> None:
-        # A broken pipe means that srun has ended: poll() says so.
-        with contextlib.suppress(BrokenPipeError):
-            if self._process.stdin is not None:
-                self._process.stdin.write(words)
+        if self._process.stdin is None:
+            return
+        try:
+            os.write(self._process.stdin.fileno(), words)
+        except BrokenPipeError:
+            log.info("srun has ended already, it was not told words=%s", words)
+        except BlockingIOError:
+            # A stopped srun that reads nothing: the wrappers see closed.json, and kill() ends it.
+            log.warning("srun takes no words from its standard input words=%s", words)
 
 
 def srun_argv(node_count: int, command: Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nvrx_chain.errors import ExitCode, NvrxError
+from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.launcher_process import LauncherProcess
 from nvrx_chain.generation.watcher import Snapshot
@@ -79,6 +81,8 @@ class Session:
         self._context = context
         self._tick = tick
         self._on_stop = on_stop
+        self._announcement: Background[None] = Background(context.spawn, "announce the time limit")
+        self._announced = False
         self._save_asked_at: float | None = None
         self._node_failed_at: float | None = None
 
@@ -86,9 +90,19 @@ class Session:
         """Start the launcher, watch it, and return when its ranks are gone or cannot be shown to be."""
         context = self._context
         started = context.clock.monotonic()
-        process = context.start_launcher()
+        try:
+            process = context.start_launcher()
+        except NvrxError as error:
+            log.error("the launcher could not be started: %s", error)
+            return _never_started(str(error))
         context.lease.phase = "running"
-        order = self._watch(process)
+        try:
+            order = self._watch(process)
+        except BaseException:
+            # The ranks must not train on behind a loop that steers nobody any more.
+            process.stop(gentle=False)
+            self._await_end(process)
+            raise
         if order is None:
             order = StopOrder(cause=StopCause.LAUNCHER_ENDED, reason=f"the launcher ended with {process.poll()}")
         else:
@@ -175,6 +189,10 @@ class Session:
     def _walltime_order(self, process: LauncherProcess) -> StopOrder | None:
         """Forward the warning of the time limit once; stop when the time to save is over."""
         context, now = self._context, self._context.clock.monotonic()
+        if context.signals.walltime_warned and not self._announced:
+            # The ranks save together, and only one task may have been warned: tell all of them.
+            self._announced = True
+            self._announcement.start(context.board.warn_of_walltime)
         if self._save_asked_at is None and (context.signals.walltime_warned or self._snapshot().walltime):
             self._save_asked_at = now
             log.info("time limit near: asking the ranks to save seconds=%.0f", save_seconds(context))
@@ -184,9 +202,16 @@ class Session:
         return StopOrder(cause=StopCause.WALLTIME, reason="the time to save before the time limit is over")
 
     def _stop(self, process: LauncherProcess, order: StopOrder) -> None:
-        context = self._context
         process.stop(gentle=order.gentle)
-        self._on_stop(order)
+        try:
+            self._on_stop(order)
+        except NvrxError as error:
+            # Nothing that is said on the way may keep us from seeing the ranks end.
+            log.error("while stopping: %s", error)
+        self._await_end(process)
+
+    def _await_end(self, process: LauncherProcess) -> None:
+        context = self._context
         deadline = context.clock.monotonic() + 2 * context.thresholds.drain + KILL_SECONDS
         exits_at: float | None = None
         while process.poll() is None and context.clock.monotonic() < deadline:
@@ -213,10 +238,12 @@ class Session:
         return nodes >= set(self._context.identity.nodes)
 
     def _exit_code(self, process: LauncherProcess) -> int | None:
-        codes = [e.exit_code for e in self._own_exits()]
-        if codes:
-            return max(codes)
-        return process.poll()
+        exits = self._own_exits()
+        code = max((e.exit_code for e in exits), default=process.poll())
+        # A zero counts only when every node says so: srun of 22.05 returns 0 when a node of its step dies.
+        if code == 0 and not self._all_exits_written():
+            return None
+        return code
 
     def _own_exits(self) -> list[LauncherExit]:
         task = self._context.identity.array_task_id
@@ -224,6 +251,16 @@ class Session:
 
     def _snapshot(self) -> Snapshot:
         return self._context.watcher.latest()
+
+
+def _never_started(why: str) -> SessionEnd:
+    return SessionEnd(
+        cause=StopCause.LAUNCHER_ENDED,
+        reason=f"the launcher could not be started: {why}",
+        exit_code=int(ExitCode.FAILED),
+        ranks_gone=True,
+        run_seconds=0.0,
+    )
 
 
 def save_seconds(context: TaskContext) -> float:

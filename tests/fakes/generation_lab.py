@@ -160,7 +160,7 @@ class FakeLauncher:
         record = LauncherExit(
             node=node,
             exit_code=code,
-            asked_to_stop=bool(self.said),
+            asked_to_stop=any(word.startswith("stop") for word in self.said),
             rendezvous_lost=lost,
             started_at=now,
             ended_at=now,
