@@ -6,6 +6,7 @@ Touches: what its parts touch; decides nothing itself beyond their order.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def submit_chain(
             progress.note(str(problem))
     refuse_errors(preview.problems)
     plan = preview.plan
-    directory = _prepare(preview)
+    directory = _prepare(preview, progress)
     try:
         Enqueuer(plan=plan, directory=directory, client=client, clock=clock, progress=progress).enqueue()
     except NvrxError as error:
@@ -70,15 +71,18 @@ def submit_chain(
     )
 
 
-def _prepare(preview: SubmitPreview) -> DirectoryState:
+def _prepare(preview: SubmitPreview, progress: Progress) -> DirectoryState:
     """Make the run directory ready; what it holds of the chain that is now being queued."""
     plan = preview.plan
     make_directories(plan.run, preview.uid)
     if preview.entry is Entry.COMPLETE:
         write_script(plan)
+        progress.note(f"note: completing chain {plan.manifest.job_name}, which an earlier submit left half queued")
         return preview.directory
     former = preview.directory.manifest
-    if move_to_history(plan.run, former.chain_id if former else f"before-{plan.manifest.chain_id}"):
+    moved = move_to_history(plan.run, former.chain_id if former else f"before-{plan.manifest.chain_id}")
+    if moved is not None:
+        progress.note(f"note: the records of an ended chain are now in {moved}")
         make_directories(plan.run, preview.uid)
     claim_directory(plan)
     return DirectoryState(exists=True)
@@ -98,7 +102,7 @@ def _explain(
         hint = f"rolled back: {roll_back(plan, preview.entry, progress, error, client, clock).describe()}"
     else:
         queued = " ".join(str(submission.array_job_id) for submission in progress.ids.values()) or "nothing"
-        where = plan.run.path
+        where = shlex.quote(str(plan.run.path))
         hint = (
             f"queued: {queued}, of {plan.manifest.chain_depth} generations with {plan.queued_tasks} array tasks in all;"
             f" the same command with --run-dir {where} queues the rest, nvrx-chain cancel --run-dir {where} ends it,"

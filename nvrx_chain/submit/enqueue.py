@@ -115,6 +115,12 @@ class Enqueuer:
                     self.progress.mine[found[0]] = None
                     return self._adopt(generation, found[0])
                 continue
+            except SlurmError as error:
+                raise type(error)(
+                    f"submitting generation {generation.sequence} of {len(self.plan.generations)}: sbatch refused it",
+                    part=error.part or error.message,
+                    hint=error.hint,
+                ) from error
             if submitted.warnings:
                 self.progress.note(f"generation {generation.sequence}: sbatch says: {submitted.warnings}")
             self.progress.mine[submitted.array_job_id] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import shlex
 from dataclasses import dataclass
 
 import msgspec
@@ -66,7 +67,7 @@ def decide_entry(
         return Refusal(
             message=f"{config.run_directory} holds the live chain {manifest.job_name}, jobs"
             f" {' '.join(map(str, alive))}",
-            hint=f"nvrx-chain status or nvrx-chain cancel --run-dir {config.run_directory}",
+            hint=f"nvrx-chain status or nvrx-chain cancel --run-dir {shlex.quote(str(config.run_directory))}",
         )
     if config.resume:
         return Entry.RESUME

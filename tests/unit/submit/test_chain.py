@@ -107,6 +107,7 @@ def test_an_ended_chain_needs_resume_which_keeps_its_checkpoints_and_moves_its_r
     old = run.history / CHAIN_ID
     assert {path.name for path in old.iterdir()} == {"chain.json", "chain_outcome.json", "hold.json", "submissions"}
     assert record(old / "chain_outcome.json", ChainOutcome) == verdict
+    assert any(str(old) in line for line in site.said)
 
 
 def test_a_chain_that_ran_out_of_generations_needs_resume_too(site: Site) -> None:

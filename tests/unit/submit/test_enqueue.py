@@ -112,6 +112,7 @@ def test_a_submit_that_was_killed_anywhere_is_completed_by_the_next(
             site.submit()
     result = site.submit(chain_id=OTHER_ID)
     assert result.chain_id == CHAIN_ID
+    assert any("an earlier submit left half queued" in line for line in site.said)
     assert site.stamps() == stamps(1, 2, 3)
     assert len(site.slurm.asked("submit")) == 3
     ids = [record(site.run.submission_id(sequence), SubmissionId).array_job_id for sequence in (1, 2, 3)]

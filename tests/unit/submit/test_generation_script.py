@@ -245,6 +245,15 @@ sys.exit(7)
     assert script.leftovers() == []
 
 
+def test_a_node_without_the_pipe_waits_without_spinning(tmp_path: Path) -> None:
+    script = make_script(tmp_path, RECORDS_SIGNALS, edit=lambda text: text.replace("exec 9<> <(:)", "exec 9</dev/null"))
+    script.put_program("sleep", 'echo >>"$here/sleeps"; exec "$real" "$@"')
+    process = start_and_wait(script)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert 1 <= len((script.here / "sleeps").read_text().splitlines()) < 60 / 0.2
+
+
 @pytest.mark.parametrize("environ", [{"POSIXLY_CORRECT": "1"}, {"SHELLOPTS": "errexit"}, {"SHELLOPTS": "nounset"}])
 def test_inherited_shell_modes_change_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
     script = make_script(tmp_path, LEFT_OPEN)

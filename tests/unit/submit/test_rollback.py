@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ def test_at_a_rejection_the_submit_stops_and_says_what_is_queued_and_how_to_go_o
     hint = str(caught.value.hint)
     first, second = site.array_jobs()
     assert f"queued: {first} {second}, of 3 generations with 15 array tasks" in hint
-    assert f"--run-dir {site.directory}" in hint
+    assert f"--run-dir {shlex.quote(str(site.directory))} queues the rest" in hint
+    assert "submitting generation 3 of 3: sbatch refused it" in str(caught.value)
     assert site.stamps() == stamps(1, 2)
     assert site.submit(chain_id=OTHER_ID).array_job_ids[:2] == (first, second)
     assert site.stamps() == stamps(1, 2, 3)
