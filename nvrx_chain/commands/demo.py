@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from nvrx_chain.clock import SystemClock
-from nvrx_chain.demo.expectations import RowState, failures
+from nvrx_chain.demo.expectations import failures
 from nvrx_chain.demo.hand_off import HAND_OFF
 from nvrx_chain.demo.no_restart import NO_RESTART
 from nvrx_chain.demo.runner import DemoRequest, run_demo
@@ -84,5 +84,5 @@ def _finish(report: DemoReport, *, as_json: bool, plain: bool) -> None:
         click.echo(render_json(report))
     else:
         print_report(report, make_console(plain=plain, to_stderr=False))
-    if any(row.state is not RowState.OK for row in report.expectations):
+    if not report.ok:
         raise DemoError("the demo's expectations", part=", ".join(failures(report.expectations)))

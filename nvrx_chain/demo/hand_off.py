@@ -104,6 +104,12 @@ def _is_past_next_checkpoint(evidence: Evidence) -> bool:
     return rank is not None and _is_past_checkpoint(evidence, evidence.tracked(at=rank.at) or 0)
 
 
+def _has_next_started(evidence: Evidence) -> bool:
+    node = evidence.fault(FaultKind.KILL_NODE)
+    hit = evidence.generation(node.array_job_id) if node else None
+    return hit is not None and any(seen.sequence > hit.sequence and seen.has_run for seen in evidence.generations)
+
+
 def _is_fault_repaired(kind: FaultKind, evidence: Evidence) -> bool:
     fault = evidence.fault(kind)
     return fault is not None and is_repaired(evidence, fault)
@@ -122,11 +128,13 @@ ACTS: tuple[Act, ...] = (
     KillHostNode(),
     # Beside the fence, which lasts longer and needs no CPU.
     StartReference(target_iteration=TARGET_ITERATION, ranks=TRAIN_TASKS),
+    Await(title="the peers of task 0 close the generation", seconds=90, rows=(FENCED,)),
+    Await(title="the next generation starts", until=_has_next_started, seconds=60, rows=(TAKEN_OVER,)),
     Await(
         title="training goes on after the node of task 0 was lost",
         until=lambda e: _is_fault_repaired(FaultKind.KILL_NODE, e),
-        seconds=100,
-        rows=(FENCED, TAKEN_OVER, NODE_RESUMED),
+        seconds=120,
+        rows=(TAKEN_OVER, NODE_RESUMED),
     ),
     Await(title="training finishes", seconds=90, rows=(COMPLETED, UNDISTURBED)),
     Await(title="the rest of the chain is cancelled, nothing runs any more", seconds=45, rows=(NEVER_RAN, QUEUE_EMPTY)),

@@ -72,6 +72,7 @@ def run_demo(request: DemoRequest, clock: Clock, view: View) -> DemoReport:
             curtain = _play(request, place, config, sandbox, clock, view)
         tidying.went_well = all(row.state is RowState.OK for row in curtain.rows)
     return DemoReport(
+        ok=tidying.went_well,
         scenario=request.scenario.name,
         launcher=config.launcher.kind.value,
         seconds=clock.monotonic() - began_at,
@@ -130,7 +131,7 @@ def _how_to_look(place: Path) -> str:
     return "\n".join(
         (
             f"kept: {place}",
-            f'  its Slurm  eval "$(nvrx-chain sandbox env --dir {slurm})"; squeue -a -t all; sinfo -N',
+            f'  its Slurm  eval "$(nvrx-chain sandbox env --dir {slurm})"; squeue -a -t all -o "%i %T %N"; sinfo -N',
             f"  its chain  nvrx-chain status --run-dir {run}; nvrx-chain logs --run-dir {run}",
             f"  end it     nvrx-chain sandbox down --dir {slurm}",
         )

@@ -13,6 +13,9 @@ from nvrx_chain.demo.expectations import Expectation, RowState
 from nvrx_chain.demo.repairs import FindRepairs, Repair
 
 
+SCHEMA = 1
+
+
 class ScenarioName(str, enum.Enum):
     """The scenarios, as the command line names them."""
 
@@ -92,8 +95,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
-    """How a demo went. `kept` is the directory that is still there, None when all was removed. Seconds of wall time."""
+    """How a demo went; `ok`: every expectation holds. `kept` is the directory that is still there, None without one.
 
+    `seconds` from the command to the end of the cluster. This is what `--json` prints: docs/demo.md lists the fields.
+    """
+
+    schema: int = SCHEMA
+    ok: bool
     scenario: ScenarioName
     launcher: str
     seconds: float
