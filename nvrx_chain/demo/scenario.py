@@ -12,7 +12,6 @@ from nvrx_chain.demo.evidence import Evidence
 from nvrx_chain.demo.expectations import Expectation, RowState
 from nvrx_chain.demo.repairs import FindRepairs, Repair
 
-
 SCHEMA = 1
 
 
