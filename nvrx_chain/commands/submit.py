@@ -32,7 +32,7 @@ class SectionedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records = {parameter.name: parameter.get_help_record(ctx) for parameter in self.get_params(ctx)}
         for section in Section:
-            rows = [records.get(option.parameter) for option in OPTIONS.options if option.section is section]
+            rows = [records.get(option.parameter) for option in OPTIONS if option.section is section]
             with formatter.section(section.value):
                 formatter.write_dl([row for row in rows if row is not None])
 
@@ -56,7 +56,7 @@ def _parameter(option: Option) -> click.Parameter:
     )
 
 
-@click.command(cls=SectionedCommand, params=[_parameter(option) for option in OPTIONS.options])
+@click.command(cls=SectionedCommand, params=[_parameter(option) for option in OPTIONS])
 def submit(**flags: Any) -> None:
     """Queue a training job as a chain of generations that take over from each other.
 

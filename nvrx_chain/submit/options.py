@@ -6,7 +6,7 @@ The click command, the reader of environment and file, `--show-config` and the d
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from nvrx_chain.records.manifest import LauncherKind, Thresholds
@@ -78,17 +78,6 @@ class Option:
         return (f"NVRX_{self.parameter.upper()}", *self.established)
 
 
-@dataclass(frozen=True, slots=True)
-class OptionTable:
-    """The options in the order of the help page."""
-
-    options: tuple[Option, ...]
-    by_key: dict[str, Option] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_key", {option.key: option for option in self.options})
-
-
 def _count(key: str, section: Section, text: str, **more: Any) -> Option:
     return Option(key=key, kind=Kind.COUNT, section=section, help=text, metavar="N", **more)
 
@@ -101,204 +90,200 @@ def _switch(key: str, section: Section, text: str, **more: Any) -> Option:
     return Option(key=key, kind=Kind.SWITCH, section=section, help=text, **{"default": False, "off": False, **more})
 
 
-OPTIONS = OptionTable(
-    (
-        _count("train-tasks", Section.SHAPE, "Array tasks that train.", minimum=1, off=REQUIRED),
-        _count(
-            "hot-spares",
-            Section.SHAPE,
-            "Array tasks that run and wait, ready to take over from a training task within seconds.",
-            default=0,
-            off=0,
-        ),
-        _count(
-            "cold-spares",
-            Section.SHAPE,
-            "Array tasks that stay queued and start when a running one has died.",
-            default=0,
-            off=0,
-        ),
-        _count(
-            "nodes-per-task",
-            Section.SHAPE,
-            "Whole nodes of one array task.",
-            default=1,
-            off=REQUIRED,
-            minimum=1,
-            established=("NODES_PER_TASK",),
-        ),
-        _count(
-            "gpus-per-node",
-            Section.SHAPE,
-            "GPUs to ask for on each node; 0 asks for none.",
-            default=0,
-            off=0,
-            established=("GPUS_PER_NODE",),
-        ),
-        _count(
-            "procs-per-node",
-            Section.SHAPE,
-            "Ranks on each node. Without it one per GPU, or one.",
-            minimum=1,
-        ),
-        _count(
-            "segment",
-            Section.SHAPE,
-            "Nodes of one NVLink domain that the launcher keeps together (--ft-segment of ft_launcher).",
-            minimum=1,
-        ),
-        _switch(
-            "exclusive",
-            Section.SHAPE,
-            "Ask for whole nodes. Two tasks of one array on one node collide.",
-            default=True,
-            negatable=True,
-        ),
-        _count(
-            "chain-depth",
-            Section.CHAIN,
-            "Generations queued at once; each takes over where the one before it ended.",
-            default=3,
-            off=REQUIRED,
-            minimum=1,
-        ),
-        _text(
-            "time-limit",
-            Section.CHAIN,
-            "Time limit of each generation, as sbatch writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.",
-            "TIME",
-        ),
-        Option(
-            key="walltime-warning",
-            kind=Kind.SECONDS,
-            section=Section.CHAIN,
-            help="How long before the time limit the workload is told to save. With a limit shorter than twice this,"
-            " a quarter of the limit.",
-            default=DEFAULT_THRESHOLDS.walltime_warning,
-            off=REQUIRED,
-            metavar="SECONDS",
-        ),
-        _text("partition", Section.CHAIN, "Partition to submit to; without it the cluster's default.", "NAME"),
-        _text("account", Section.CHAIN, "Account to charge; without it your default.", "NAME"),
-        Option(
-            key="sbatch-arg",
-            kind=Kind.WORDS,
-            section=Section.CHAIN,
-            help="A further option for sbatch, as one word: --sbatch-arg=--qos=high. May be repeated. Options that"
-            " would break the chain are refused.",
-            default=(),
-            off=(),
-            metavar="ARG",
-        ),
-        _text(
-            "name",
-            Section.PLACE,
-            "Job name of the chain. Without it one is made up.",
-            "NAME",
-            established=("NVRX_JOB_NAME",),
-        ),
-        _text(
-            "run-dir",
-            Section.PLACE,
-            "Directory of the chain, on a file system that every node sees. Without it ./nvrx-chains/<name>.",
-            "DIR",
-            established=("NVRX_WORK_DIR",),
-        ),
-        _switch(
-            "allow-local-run-dir",
-            Section.PLACE,
-            "Accept a run directory that looks as if only this machine could see it.",
-        ),
-        _text(
-            "launcher",
-            Section.LAUNCH,
-            "Who restarts the ranks inside a generation.",
-            "|".join(kind.value for kind in LauncherKind),
-            default=LauncherKind.FT_LAUNCHER.value,
-            off=REQUIRED,
-            choices=tuple(kind.value for kind in LauncherKind),
-        ),
-        _text(
-            "launcher-command",
-            Section.LAUNCH,
-            "With --launcher command: the command of one node as shell words, with {host} {port} {nnodes} {min_nodes}"
-            " {max_nodes} {nproc} {node_rank} {job_id} {run_dir} {workload} filled in.",
-            "TEMPLATE",
-        ),
-        _text(
-            "python",
-            Section.LAUNCH,
-            "Interpreter that runs launcher and workload. Without it the one that runs nvrx-chain.",
-            "PATH",
-        ),
-        _count(
-            "max-restarts",
-            Section.LAUNCH,
-            "Restarts of the ranks inside one generation before it hands off.",
-            default=5,
-            off=0,
-        ),
-        _count(
-            "no-restart-exit-code",
-            Section.LAUNCH,
-            "Exit code by which the launcher says that a restart is useless.",
-            default=93,
-            off=REQUIRED,
-        ),
-        _text(
-            "workload",
-            Section.LAUNCH,
-            "A built-in workload; words after -- are then its arguments.",
-            "|".join(BUILT_IN_WORKLOADS),
-            choices=BUILT_IN_WORKLOADS,
-        ),
-        Option(
-            key="command",
-            kind=Kind.WORDS,
-            section=Section.LAUNCH,
-            help="The workload: a Python script, `python -m MODULE` or any program, and its arguments.",
-            default=(),
-            off=(),
-            metavar="[-- COMMAND...]",
-            positional=True,
-        ),
-        _text(
-            "checkpoint-iteration-file",
-            Section.LAUNCH,
-            "File that holds the iteration of the last checkpoint. Relative to the run directory; without it"
-            " checkpoints/latest_checkpointed_iteration.txt.",
-            "FILE",
-        ),
-        _text(
-            "done-file",
-            Section.FINISH,
-            "Finished when this file is there. Relative to the run directory.",
-            "FILE",
-        ),
-        _count("target-iteration", Section.FINISH, "Finished when a checkpoint has this iteration.", minimum=1),
-        _switch(
-            "complete-on-exit-zero", Section.FINISH, "Finished when the launcher exits 0 and was not told to stop."
-        ),
-        Option(
-            key="threshold",
-            kind=Kind.PAIRS,
-            section=Section.CARE,
-            help="A duration that steers a generation, for example drain=20 or lease_timeout=60. May be repeated.",
-            default=(),
-            off=(),
-            metavar="NAME=SECONDS",
-        ),
-        _switch("rollback", Section.CARE, "When a generation is rejected, cancel those that this call has queued."),
-        _switch("resume", Section.CARE, "Start a new chain in the directory of one that has ended.", in_file=False),
-        _text(
-            "config",
-            Section.CALL,
-            "Read settings from this file. Without it nvrx-chain.toml of the current directory, when it is there.",
-            "FILE.toml",
-            in_file=False,
-        ),
-        _switch("show-config", Section.CALL, "Print each setting with its origin, and stop.", in_file=False),
-        _switch("dry-run", Section.CALL, "Print what would be submitted; queue and write nothing.", in_file=False),
-        _switch("json", Section.CALL, "Print data instead of text.", in_file=False),
-    )
+OPTIONS: tuple[Option, ...] = (
+    _count("train-tasks", Section.SHAPE, "Array tasks that train.", minimum=1, off=REQUIRED),
+    _count(
+        "hot-spares",
+        Section.SHAPE,
+        "Array tasks that run and wait, ready to take over from a training task within seconds.",
+        default=0,
+        off=0,
+    ),
+    _count(
+        "cold-spares",
+        Section.SHAPE,
+        "Array tasks that stay queued and start when a running one has died.",
+        default=0,
+        off=0,
+    ),
+    _count(
+        "nodes-per-task",
+        Section.SHAPE,
+        "Whole nodes of one array task.",
+        default=1,
+        off=REQUIRED,
+        minimum=1,
+        established=("NODES_PER_TASK",),
+    ),
+    _count(
+        "gpus-per-node",
+        Section.SHAPE,
+        "GPUs to ask for on each node; 0 asks for none.",
+        default=0,
+        off=0,
+        established=("GPUS_PER_NODE",),
+    ),
+    _count(
+        "procs-per-node",
+        Section.SHAPE,
+        "Ranks on each node. Without it one per GPU, or one.",
+        minimum=1,
+    ),
+    _count(
+        "segment",
+        Section.SHAPE,
+        "Nodes of one NVLink domain that the launcher keeps together (--ft-segment of ft_launcher).",
+        minimum=1,
+    ),
+    _switch(
+        "exclusive",
+        Section.SHAPE,
+        "Ask for whole nodes. Two tasks of one array on one node collide.",
+        default=True,
+        negatable=True,
+    ),
+    _count(
+        "chain-depth",
+        Section.CHAIN,
+        "Generations queued at once; each takes over where the one before it ended.",
+        default=3,
+        off=REQUIRED,
+        minimum=1,
+    ),
+    _text(
+        "time-limit",
+        Section.CHAIN,
+        "Time limit of each generation, as sbatch writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.",
+        "TIME",
+    ),
+    Option(
+        key="walltime-warning",
+        kind=Kind.SECONDS,
+        section=Section.CHAIN,
+        help="How long before the time limit the workload is told to save. With a limit shorter than twice this,"
+        " a quarter of the limit.",
+        default=DEFAULT_THRESHOLDS.walltime_warning,
+        off=REQUIRED,
+        metavar="SECONDS",
+    ),
+    _text("partition", Section.CHAIN, "Partition to submit to; without it the cluster's default.", "NAME"),
+    _text("account", Section.CHAIN, "Account to charge; without it your default.", "NAME"),
+    Option(
+        key="sbatch-arg",
+        kind=Kind.WORDS,
+        section=Section.CHAIN,
+        help="A further option for sbatch, as one word: --sbatch-arg=--qos=high. May be repeated. Options that"
+        " would break the chain are refused.",
+        default=(),
+        off=(),
+        metavar="ARG",
+    ),
+    _text(
+        "name",
+        Section.PLACE,
+        "Job name of the chain. Without it one is made up.",
+        "NAME",
+        established=("NVRX_JOB_NAME",),
+    ),
+    _text(
+        "run-dir",
+        Section.PLACE,
+        "Directory of the chain, on a file system that every node sees. Without it ./nvrx-chains/<name>.",
+        "DIR",
+        established=("NVRX_WORK_DIR",),
+    ),
+    _switch(
+        "allow-local-run-dir",
+        Section.PLACE,
+        "Accept a run directory that looks as if only this machine could see it.",
+    ),
+    _text(
+        "launcher",
+        Section.LAUNCH,
+        "Who restarts the ranks inside a generation.",
+        "|".join(kind.value for kind in LauncherKind),
+        default=LauncherKind.FT_LAUNCHER.value,
+        off=REQUIRED,
+        choices=tuple(kind.value for kind in LauncherKind),
+    ),
+    _text(
+        "launcher-command",
+        Section.LAUNCH,
+        "With --launcher command: the command of one node as shell words, with {host} {port} {nnodes} {min_nodes}"
+        " {max_nodes} {nproc} {node_rank} {job_id} {run_dir} {workload} filled in.",
+        "TEMPLATE",
+    ),
+    _text(
+        "python",
+        Section.LAUNCH,
+        "Interpreter that runs launcher and workload. Without it the one that runs nvrx-chain.",
+        "PATH",
+    ),
+    _count(
+        "max-restarts",
+        Section.LAUNCH,
+        "Restarts of the ranks inside one generation before it hands off.",
+        default=5,
+        off=0,
+    ),
+    _count(
+        "no-restart-exit-code",
+        Section.LAUNCH,
+        "Exit code by which the launcher says that a restart is useless.",
+        default=93,
+        off=REQUIRED,
+    ),
+    _text(
+        "workload",
+        Section.LAUNCH,
+        "A built-in workload; words after -- are then its arguments.",
+        "|".join(BUILT_IN_WORKLOADS),
+        choices=BUILT_IN_WORKLOADS,
+    ),
+    Option(
+        key="command",
+        kind=Kind.WORDS,
+        section=Section.LAUNCH,
+        help="The workload: a Python script, `python -m MODULE` or any program, and its arguments.",
+        default=(),
+        off=(),
+        metavar="[-- COMMAND...]",
+        positional=True,
+    ),
+    _text(
+        "checkpoint-iteration-file",
+        Section.LAUNCH,
+        "File that holds the iteration of the last checkpoint. Relative to the run directory; without it"
+        " checkpoints/latest_checkpointed_iteration.txt.",
+        "FILE",
+    ),
+    _text(
+        "done-file",
+        Section.FINISH,
+        "Finished when this file is there. Relative to the run directory.",
+        "FILE",
+    ),
+    _count("target-iteration", Section.FINISH, "Finished when a checkpoint has this iteration.", minimum=1),
+    _switch("complete-on-exit-zero", Section.FINISH, "Finished when the launcher exits 0 and was not told to stop."),
+    Option(
+        key="threshold",
+        kind=Kind.PAIRS,
+        section=Section.CARE,
+        help="A duration that steers a generation, for example drain=20 or lease_timeout=60. May be repeated.",
+        default=(),
+        off=(),
+        metavar="NAME=SECONDS",
+    ),
+    _switch("rollback", Section.CARE, "When a generation is rejected, cancel those that this call has queued."),
+    _switch("resume", Section.CARE, "Start a new chain in the directory of one that has ended.", in_file=False),
+    _text(
+        "config",
+        Section.CALL,
+        "Read settings from this file. Without it nvrx-chain.toml of the current directory, when it is there.",
+        "FILE.toml",
+        in_file=False,
+    ),
+    _switch("show-config", Section.CALL, "Print each setting with its origin, and stop.", in_file=False),
+    _switch("dry-run", Section.CALL, "Print what would be submitted; queue and write nothing.", in_file=False),
+    _switch("json", Section.CALL, "Print data instead of text.", in_file=False),
 )

@@ -80,12 +80,12 @@ def read_settings(flags: Mapping[str, Any], environ: Mapping[str, str], director
     Raises UsageError for a value that cannot be read, an unknown key in the file, or a named file that is not there.
     """
     outside_file = {
-        option.key: found for option in OPTIONS.options if (found := _from_call(option, flags, environ)) is not None
+        option.key: found for option in OPTIONS if (found := _from_call(option, flags, environ)) is not None
     }
     config = outside_file.get("config")
     in_file, file_name = _read_file(config.value if config else None, directory)
     settings: dict[str, Setting] = {}
-    for option in OPTIONS.options:
+    for option in OPTIONS:
         setting = outside_file.get(option.key)
         if setting is None and option.key in in_file:
             origin = f"file {file_name}"
@@ -120,7 +120,7 @@ def _read_file(named: str | None, directory: Path) -> tuple[Mapping[str, Any], s
         raise UsageError(f"reading {path}: {error.strerror}", part="--config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"reading {path}: {error}", part="--config", hint="the file must be TOML in UTF-8") from error
-    allowed = [option.key for option in OPTIONS.options if option.in_file]
+    allowed = [option.key for option in OPTIONS if option.in_file]
     for key in content:
         if key not in allowed:
             raise UsageError(f"reading {path}: unknown setting", part=key, hint=_nearest(key, allowed))

@@ -149,7 +149,7 @@ def test_a_dry_run_is_fast_and_never_imports_torch(tmp_path: Path) -> None:
 
 def test_the_help_page_has_every_option_under_its_heading() -> None:
     page = CliRunner().invoke(cli, ["submit", "--help"]).output
-    for option in OPTIONS.options:
+    for option in OPTIONS:
         assert option.positional or f"--{option.key}" in page
         assert all(name in page.replace("\n", " ") for name in option.environment)
     assert all(f"{section.value}:" in page for section in Section)

@@ -61,7 +61,7 @@ def test_the_established_names_are_read(tmp_path: Path, name: str, key: str) -> 
     assert str(setting.value) in {"7", "True"}
 
 
-@pytest.mark.parametrize("option", [o for o in OPTIONS.options if not o.positional], ids=lambda o: o.key)
+@pytest.mark.parametrize("option", [o for o in OPTIONS if not o.positional], ids=lambda o: o.key)
 def test_every_option_has_its_own_variable_and_help(option: Any) -> None:
     assert option.environment[0] == "NVRX_" + option.key.upper().replace("-", "_")
     assert option.help.endswith(".")
@@ -183,18 +183,18 @@ def test_what_is_shown_is_a_file_of_settings_that_reads_back_the_same(tmp_path: 
     other.mkdir()
     write_file(other, shown)
     again = read(other)
-    for option in OPTIONS.options:
+    for option in OPTIONS:
         assert again.by_key[option.key].value == first.by_key[option.key].value
 
 
 def test_what_is_shown_has_every_option_with_its_origin(tmp_path: Path) -> None:
     shown = render_settings(read(tmp_path, {"NVRX_TRAIN_TASKS": "2"}), as_json=False).splitlines()
-    assert len(shown) == len(OPTIONS.options)
+    assert len(shown) == len(OPTIONS)
     assert shown[0].split() == ["train-tasks", "=", "2", "#", "environment", "NVRX_TRAIN_TASKS"]
 
 
 def test_no_two_options_share_a_name() -> None:
-    names = [name for option in OPTIONS.options for name in option.environment]
+    names = [name for option in OPTIONS for name in option.environment]
     assert len(names) == len(set(names))
-    assert len(OPTIONS.by_key) == len(OPTIONS.options)
-    assert all(option.metavar for option in OPTIONS.options if option.kind is not Kind.SWITCH)
+    assert len({option.key for option in OPTIONS}) == len(OPTIONS)
+    assert all(option.metavar for option in OPTIONS if option.kind is not Kind.SWITCH)
