@@ -114,7 +114,13 @@ class Sandbox:
 
         May be repeated. Raises SandboxError that names any process that is left.
         """
-        return end_directory(self.directory, self._clock, grace_seconds=grace_seconds, keep_logs=keep_logs)
+        return end_directory(
+            self.directory,
+            self._clock,
+            grace_seconds=grace_seconds,
+            keep_logs=keep_logs,
+            sandbox_id=self._state.sandbox_id,
+        )
 
     def kill_node(self, node: str) -> FaultReport:
         """Power loss of a node: everything on it is gone at once, and Slurm is not told."""
@@ -179,9 +185,17 @@ class Sandbox:
 
 
 def end_directory(
-    directory: Path, clock: Clock, *, grace_seconds: float = _GRACE_SECONDS, keep_logs: bool = False
+    directory: Path,
+    clock: Clock,
+    *,
+    grace_seconds: float = _GRACE_SECONDS,
+    keep_logs: bool = False,
+    sandbox_id: str | None = None,
 ) -> DownReport:
-    """End whatever sandbox a directory has. None there is no error: the answer then says so."""
+    """End the sandbox of a directory; only the one of `sandbox_id` when that is given, whatever took its place lives.
+
+    None there is no error: the answer then says so.
+    """
     directory = directory.resolve()
     nothing = DownReport(directory=directory, was_there=False)
     place = find_place(directory)
@@ -190,14 +204,18 @@ def end_directory(
     bringup.require_root("ending a sandbox")
     try:
         with hold_lock(place.lock_file, clock, doing="ending a sandbox"):
-            return _end_place(place, clock, grace_seconds=grace_seconds, keep_logs=keep_logs)
+            state = read_state(place)
+            if sandbox_id and isinstance(state, SandboxState) and state.sandbox_id != sandbox_id:
+                return nothing
+            return _end_place(place, state, clock, grace_seconds=grace_seconds, keep_logs=keep_logs)
     except SandboxGone:
         # Another `down` was faster.
         return nothing
 
 
-def _end_place(place: Place, clock: Clock, *, grace_seconds: float, keep_logs: bool) -> DownReport:
-    state = read_state(place)
+def _end_place(
+    place: Place, state: SandboxState | None | Unobserved, clock: Clock, *, grace_seconds: float, keep_logs: bool
+) -> DownReport:
     if isinstance(state, Unobserved):
         raise SandboxError(f"ending a sandbox: {state.reason}")
     if state is None:

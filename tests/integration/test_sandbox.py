@@ -339,6 +339,20 @@ def test_two_downs_at_once_both_succeed(tmp_path: Path) -> None:
         sandbox.wait_idle(1)
 
 
+def test_down_of_an_old_handle_spares_the_sandbox_that_took_its_place(tmp_path: Path) -> None:
+    config = SandboxConfig(directory=tmp_path / "x", nodes=1)
+    old = Sandbox.up(config)
+    old.down()
+    new = Sandbox.up(config)
+    try:
+        assert old.down().was_there is False
+        new.wait_idle(PATIENCE)
+        with pytest.raises(SandboxError, match="gone"):
+            old.kill_node("n1")
+    finally:
+        assert new.down().was_there is True
+
+
 def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "bin"
     fake.mkdir()
