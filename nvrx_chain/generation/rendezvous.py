@@ -122,11 +122,13 @@ def reseat(context: TaskContext, current: Rendezvous, members: Sequence[int]) ->
 def choose_members(
     joined: Sequence[int], left: Sequence[int], current: Sequence[int], train_tasks: int
 ) -> tuple[int, ...]:
-    """The tasks that have a seat when a launcher has exactly `train_tasks` of them. Pure.
+    """The tasks that have a seat when a launcher has exactly `train_tasks` of them, in the order of the seats. Pure.
 
-    Members that have not left keep their seats; free seats go to the lowest joined tasks.
+    A member that has not left keeps its seat, and the rank that goes with it, for two nodes of one rank would both
+    train; free seats go to the lowest joined tasks. Fewer than `train_tasks` when there are not enough.
     """
     alive = [task for task in joined if task not in left]
-    kept = [task for task in current if task in alive]
-    waiting = [task for task in sorted(alive) if task not in kept]
-    return tuple(sorted((kept + waiting)[:train_tasks]))
+    waiting = [task for task in sorted(alive) if task not in current]
+    seats = [*current, *[None] * (train_tasks - len(current))]
+    taken = [task if task in alive else (waiting.pop(0) if waiting else None) for task in seats]
+    return tuple(task for task in taken if task is not None)
