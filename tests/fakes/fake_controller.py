@@ -217,9 +217,7 @@ class FakeController:
                 self.fail_node(node, "Not responding")
         for task in self.tasks():
             self._age(task, now)
-        for task in sorted(self.tasks(), key=lambda each: (each.job_id, each.index)):
-            if task.state.is_pending:
-                self._try_start(task)
+        self._start_waiting()
 
     def _age(self, task: FakeTask, now: float) -> None:
         limit = task.array.asked.time_limit
@@ -230,25 +228,40 @@ class FakeController:
         if task.state.is_terminal and now - task.ended > self.limits.min_job_age_seconds:
             task.is_listed = False
 
-    def _try_start(self, task: FakeTask) -> None:
+    def _start_waiting(self) -> None:
+        """One pass of the scheduler, in the order of job ids."""
+        tasks = self.tasks()
+        busy = {name for task in tasks if not task.state.is_terminal for name in task.nodes}
+        free = [name for name, node in self.nodes.items() if not node.is_lost and name not in busy]
+        looked_at: set[int] = set()
+        waiting = [task for task in tasks if task.state.is_pending]
+        for task in sorted(waiting, key=lambda each: (each.job_id, each.index)):
+            array = task.array
+            if array.waits_for_singleton and array.job_id not in looked_at:
+                looked_at.add(array.job_id)
+                array.waits_for_singleton = self._is_blocked(array)
+            task.reason = self._reason_to_wait(task, len(free))
+            if task.reason == "None":
+                self._start(task, tuple(free[: array.asked.nodes]))
+                del free[: array.asked.nodes]
+
+    def _reason_to_wait(self, task: FakeTask, free_nodes: int) -> str:
         array = task.array
-        array.waits_for_singleton = array.waits_for_singleton and self._is_blocked(array)
         throttle = array.spec.throttle if array.spec is not None else None
-        free = [node.name for node in self.nodes.values() if self._is_free(node)]
         if task.held:
-            task.reason = "JobHeldUser"
-        elif array.waits_for_singleton:
-            task.reason = "Dependency"
-        elif throttle is not None and sum(other.is_live for other in array.tasks) >= throttle:
-            task.reason = "JobArrayTaskLimit"
-        elif len(free) < array.asked.nodes:
-            task.reason = "Resources"
-        else:
-            self._split(task)
-            task.state, task.reason = JobState.RUNNING, "None"
-            task.nodes = tuple(free[: array.asked.nodes])
-            task.started_at = self._clock.now().replace(microsecond=0)
-            task.started = self._clock.monotonic()
+            return "JobHeldUser"
+        if array.waits_for_singleton:
+            return "Dependency"
+        if throttle is not None and sum(other.is_live for other in array.tasks) >= throttle:
+            return "JobArrayTaskLimit"
+        return "Resources" if free_nodes < array.asked.nodes else "None"
+
+    def _start(self, task: FakeTask, nodes: tuple[str, ...]) -> None:
+        self._split(task)
+        task.state = JobState.RUNNING
+        task.nodes = nodes
+        task.started_at = self._clock.now().replace(microsecond=0)
+        task.started = self._clock.monotonic()
 
     def _is_blocked(self, array: FakeArray) -> bool:
         """Another job of this user and name runs, or waits under a smaller id."""
@@ -270,10 +283,6 @@ class FakeController:
 
     def _is_lost(self, task: FakeTask) -> bool:
         return any(self.nodes[name].is_lost for name in task.nodes)
-
-    def _is_free(self, node: FakeNode) -> bool:
-        busy = any(node.name in task.nodes and not task.state.is_terminal for task in self.tasks())
-        return not node.is_lost and not busy
 
     def _split(self, task: FakeTask) -> None:
         """Give a task a record of its own; the last one without has the array's."""
