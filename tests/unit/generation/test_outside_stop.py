@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from nvrx_chain.generation.finish import LauncherFacts, decide_ending
 from nvrx_chain.generation.session import Session, SessionEnd, StopCause
-from nvrx_chain.generation.watcher import Snapshot
-from nvrx_chain.records.control import GenerationRecord, LauncherExit
-from nvrx_chain.records.manifest import Completion, CompletionKind, Thresholds
+from nvrx_chain.records.control import GenerationRecord
+from nvrx_chain.records.manifest import Completion, CompletionKind
 from nvrx_chain.records.outcome import Outcome
-from tests.fakes.fake_clock import FakeClock
-
-STAMP: dict[str, Any] = {"array_job_id": 7, "restart_count": 0, "host": "n1", "boot_id": "b", "pid": 1}
+from tests.fakes.generation_lab import FakeLauncher, Lab, terminate
 
 QUIET = GenerationRecord(
-    **STAMP,
+    array_job_id=7,
     array_task_id=0,
+    restart_count=0,
+    host="n1",
+    boot_id="b",
+    pid=1,
     pid_started_at=0,
     chain_id="c",
     started_at="2026-01-01T00:00:00Z",
@@ -38,35 +35,25 @@ QUIET = GenerationRecord(
 """A generation after which one more quiet exit 0 ends the chain."""
 
 
-def exit_record(*, asked_to_stop: bool) -> LauncherExit:
-    return LauncherExit(
-        **STAMP,
-        array_task_id=0,
-        pid_started_at=0,
-        node="n1",
-        exit_code=0,
-        asked_to_stop=asked_to_stop,
-        rendezvous_lost=False,
-        started_at="2026-01-01T00:00:00Z",
-        ended_at="2026-01-01T00:01:00Z",
-    )
+def run_session(lab: Lab, *, asked_to_stop: bool, terminated: bool) -> SessionEnd:
+    """Ranks that exit 0 after 30 s, and what was said to their wrapper or to run-task by then."""
+    context = lab.arrive(1, 0)
+    launcher = lab.launcher(context)
 
+    def end() -> None:
+        # srun returns before this process looks again.
+        _end(launcher, asked_to_stop=asked_to_stop)
+        if terminated:
+            terminate(context)
 
-def run_session(*, asked_to_stop: bool, terminated: bool, parent_died: bool = False) -> SessionEnd:
-    """A launcher that has ended with 0 when it is first looked at."""
-    clock = FakeClock()
-    snapshot = Snapshot(taken_at=clock.monotonic(), launcher_exits=(exit_record(asked_to_stop=asked_to_stop),))
-    context: Any = SimpleNamespace(
-        clock=clock,
-        thresholds=Thresholds(),
-        signals=SimpleNamespace(terminated=terminated, parent_died=parent_died, wake=threading.Event()),
-        watcher=SimpleNamespace(latest=lambda: snapshot),
-        identity=SimpleNamespace(array_task_id=0, nodes=("n1",)),
-        lease=SimpleNamespace(phase=""),
-        start_launcher=lambda: SimpleNamespace(poll=lambda: 0),
-        pause=lambda seconds: clock.wait(threading.Event(), seconds),
-    )
+    lab.clock.after(30, end)
     return Session(context, lambda _snapshot: None).run()
+
+
+def _end(launcher: FakeLauncher, *, asked_to_stop: bool) -> None:
+    if asked_to_stop:
+        launcher.said.append("stop by Slurm")
+    launcher.exit(0)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +66,14 @@ def run_session(*, asked_to_stop: bool, terminated: bool, parent_died: bool = Fa
     ],
 )
 def test_the_cause_of_an_end_is_the_signal_that_was_seen_by_task_or_wrapper(
-    asked_to_stop: bool, terminated: bool, cause: StopCause
+    lab: Lab, asked_to_stop: bool, terminated: bool, cause: StopCause
 ) -> None:
-    end = run_session(asked_to_stop=asked_to_stop, terminated=terminated)
+    end = run_session(lab, asked_to_stop=asked_to_stop, terminated=terminated)
     assert (end.cause, end.exit_code, end.ranks_gone) == (cause, 0, True)
 
 
-def test_a_stopped_wrapper_names_its_node() -> None:
-    assert "n1" in run_session(asked_to_stop=True, terminated=False).reason
+def test_a_stopped_wrapper_names_its_node(lab: Lab) -> None:
+    assert "n1" in run_session(lab, asked_to_stop=True, terminated=False).reason
 
 
 def facts_of(cause: StopCause, **changes: bool) -> LauncherFacts:
