@@ -49,7 +49,7 @@ class RealCluster(Protocol):
 def bench(real_cluster: RealCluster, tmp_path: Path) -> Iterator[Bench]:
     # Slurm's own output must not change with what a site or a login shell exports.
     hostile = {"SQUEUE_STATES": "COMPLETED", "SCANCEL_STATE": "PENDING", "SLURM_TIME_FORMAT": "%s", "TZ": "Asia/Tokyo"}
-    client = CommandLineClient(clock=SystemClock(), environ={**os.environ, **hostile, **real_cluster.environ})
+    client = CommandLineClient(clock=SystemClock(), environ={**os.environ, **real_cluster.environ, **hostile})
     work_dir = tmp_path / "work dir & #1 100%"
     work_dir.mkdir()
     script = work_dir / "run 'til cancelled.sbatch"
