@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import pwd
-import threading
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.command_client import CommandLineClient
+from nvrx_chain.slurm.model import AccountedTask
 from nvrx_chain.slurm.states import JobState
+from tests.integration.cluster import Cluster, ClusterPool, wait_for
 from tests.unit.slurm.client_contract import Bench, SlurmClientContract
 
-pytestmark = pytest.mark.integration
+_SMALL = {"nodes": 3, "kill_wait_seconds": 5}
+pytestmark = [pytest.mark.integration, pytest.mark.cluster(**_SMALL)]
 
 _SCRIPT = """\
 #!/bin/bash
@@ -31,25 +33,14 @@ _PATIENCE_SECONDS = 90.0
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Look again and again, as long as a busy machine may need. Fails the test when it does not come true."""
-    clock, never = SystemClock(), threading.Event()
-    deadline = clock.monotonic() + _PATIENCE_SECONDS
-    while not condition():
-        if clock.monotonic() > deadline:
-            pytest.fail(f"the condition did not come true in {_PATIENCE_SECONDS:.0f} s")
-        clock.wait(never, 0.2)
-
-
-class RealCluster(Protocol):
-    """What is asked of the fixture `real_cluster`: a running cluster of three nodes or more."""
-
-    environ: dict[str, str]
+    wait_for(condition, _PATIENCE_SECONDS, "the condition of the contract")
 
 
 @pytest.fixture
-def bench(real_cluster: RealCluster, tmp_path: Path) -> Iterator[Bench]:
+def bench(cluster: Cluster, tmp_path: Path) -> Iterator[Bench]:
     # Slurm's own output must not change with what a site or a login shell exports.
     hostile = {"SQUEUE_STATES": "COMPLETED", "SCANCEL_STATE": "PENDING", "SLURM_TIME_FORMAT": "%s", "TZ": "Asia/Tokyo"}
-    client = CommandLineClient(clock=SystemClock(), environ={**os.environ, **real_cluster.environ, **hostile})
+    client = CommandLineClient(clock=SystemClock(), environ={**os.environ, **cluster.environ, **hostile})
     work_dir = tmp_path / "work dir & #1 100%"
     work_dir.mkdir()
     script = work_dir / "run 'til cancelled.sbatch"
@@ -66,6 +57,13 @@ def bench(real_cluster: RealCluster, tmp_path: Path) -> Iterator[Bench]:
     _cancel_everything(bench)
 
 
+@pytest.fixture
+def odd_cluster(cluster: Cluster, cluster_pool: ClusterPool) -> Iterator[None]:
+    """The cluster is ended after the test: the harness does not read names with newlines, which the queue keeps."""
+    yield
+    cluster_pool.discard(cluster)
+
+
 def _cancel_everything(bench: Bench) -> None:
     def are_ended() -> bool:
         reading = bench.client.queue(bench.user)
@@ -80,6 +78,7 @@ def _cancel_everything(bench: Bench) -> None:
 
 
 class TestCommandLineClient(SlurmClientContract):
+    @pytest.mark.usefixtures("odd_cluster")
     def test_names_with_separators_and_newlines_stay_whole(self, bench: Bench) -> None:
         name = f"{bench.name}|a b\x1f,%j\n1|1|0|RUNNING"
         job = bench.submit(f"--job-name={name}", array=None)
@@ -111,3 +110,38 @@ class TestCommandLineClient(SlurmClientContract):
         seen = written.read_text().splitlines()
         assert "TZ=Asia/Tokyo" in seen
         assert not [line for line in seen if line.startswith(("SLURM_BITSTR_LEN", "SLURM_TIME_FORMAT", "SQUEUE_"))]
+
+
+_EXITS_93 = """\
+#!/bin/bash
+srun bash -c 'exit 93'
+exit 221
+"""
+
+
+@pytest.mark.cluster(accounting=True, **_SMALL)
+@pytest.mark.usefixtures("odd_cluster")
+def test_sacct_is_read_with_steps_odd_names_and_the_tasks_asked_for_alone(bench: Bench, tmp_path: Path) -> None:
+    script = tmp_path / "exits 93.sbatch"
+    script.write_text(_EXITS_93)
+    name = f"{bench.name}|x\n1_0|y"
+    before = datetime.now(timezone.utc) - timedelta(minutes=1)
+    options = ["--parsable", "--output=/dev/null", "--no-requeue", "--exclusive"]
+    job = bench.client.submit([*options, f"--job-name={name}", "--array=0-1", str(script)]).array_job_id
+    rest = bench.submit(array="0-3%1")
+
+    def look(*jobs: int) -> tuple[AccountedTask, ...]:
+        rows = bench.client.accounting(jobs, before)
+        assert not isinstance(rows, Unobserved), rows.reason
+        return rows
+
+    wait_until(lambda: len([row for row in look(job) if row.state is JobState.FAILED and row.step_exit_codes]) == 2)
+    first = next(row for row in look(job) if row.array_task_id == 0)
+    assert (first.name, first.user, first.step_exit_codes) == (name, bench.user, (93,))
+    assert first.exit_code in {221, 221 & 127}, "sacct before 26 cuts the highest bit off"
+    bench.wait_for(rest, JobState.RUNNING, [0])
+    bench.client.cancel([str(rest)])
+    wait_until(lambda: {row.state for row in look(rest)} == {JobState.CANCELLED})
+    assert {row.array_task_id for row in look(rest)} == {0, None}
+    assert {row.array_job_id for row in look(first.job_id or 0, rest)} == {rest}
+    assert bench.client.accounting([job], before + timedelta(hours=1)) == ()
