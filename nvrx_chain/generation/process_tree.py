@@ -6,13 +6,20 @@ The wrapper is a child subreaper, so a rank whose launcher died is still below i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
+import threading
 from pathlib import Path
 
 import psutil
 
+from nvrx_chain.clock import Clock
 from nvrx_chain.generation.identity import read_process_start
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 0.05
 
 
 def descendants() -> list[psutil.Process]:
@@ -28,36 +35,69 @@ def descendants() -> list[psutil.Process]:
 def signal_all(processes: list[psutil.Process], number: signal.Signals) -> None:
     """Send one signal to each; psutil checks the start time, so a reused pid is never hit."""
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        try:
             process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            # A rank that became another user: it shows again among what still lives.
+            log.warning("not allowed to signal pid=%s signal=%s", process.pid, number.name)
 
 
-def kill_tree(seconds: float) -> list[psutil.Process]:
-    """SIGKILL everything below until nothing is left, at most `seconds`. Returns what still lives (stuck in I/O)."""
-    left = descendants()
-    while left:
+def kill_tree(clock: Clock, seconds: float) -> list[psutil.Process]:
+    """SIGKILL everything below until nothing is left, at most `seconds`. Returns what still lives (stuck in I/O).
+
+    It only looks, and never waits for a child as psutil would: that takes the exit code away from who started it, and
+    a launcher that was killed would seem to have exited with 0.
+    """
+    never = threading.Event()
+    deadline = clock.monotonic() + seconds
+    while left := descendants():
+        if clock.monotonic() > deadline:
+            break
         # A stopped process dies of KILL too; a fork can race with one sweep, so sweep until a look finds nothing.
         signal_all(left, signal.SIGKILL)
-        step = min(seconds, 1.0)
-        _, alive = psutil.wait_procs(left, timeout=step)
-        seconds -= step if alive else 0.0
-        left = descendants()
-        if seconds <= 0:
-            break
+        clock.wait(never, SWEEP_SECONDS)
     return left
 
 
-def ranks_that_catch(number: signal.Signals) -> list[psutil.Process]:
-    """The topmost processes with RANK in their environment (else: all children) that have a handler for `number`.
+def reap_orphans(spared: int) -> None:
+    """Take the exit status of adopted descendants that have ended; of `spared` somebody else takes it.
 
-    A rank without a handler would die of the signal, and a launcher is not meant by it.
+    A subreaper that runs for weeks would otherwise fill the process table with the dead of every restart.
+    """
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None or ended.si_pid == spared:
+            return
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def ranks_that_catch(number: signal.Signals) -> list[psutil.Process]:
+    """The topmost processes with RANK in their environment (else: of all) that have a handler for `number`.
+
+    A process without a handler would die of the signal: the launcher, or a shell between it and its rank. What a rank
+    started itself inherits its handlers, and must not save beside it.
     """
     below = descendants()
+    parents = {process.pid: _parent_id(process) for process in below}
     ranks = [process for process in below if _is_rank(process)]
-    ids = {process.pid for process in ranks}
-    topmost = [process for process in ranks if _parent_id(process) not in ids]
-    candidates = topmost or below
-    return [process for process in candidates if catches(process.pid, number)]
+    catching = [process for process in ranks or below if catches(process.pid, number)]
+    ids = {process.pid for process in catching}
+    return [process for process in catching if not _has_ancestor(process.pid, ids, parents)]
+
+
+def _has_ancestor(pid: int, among: set[int], parents: dict[int, int | None]) -> bool:
+    above = parents.get(pid)
+    while above is not None:
+        if above in among:
+            return True
+        above = parents.get(above)
+    return False
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

@@ -14,23 +14,24 @@ import os
 import queue
 import select
 import signal
-import socket
 import subprocess
-import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from nvrx_chain.clock import Clock, format_time
-from nvrx_chain.errors import ExitCode, NvrxError, Unobserved
+from nvrx_chain.errors import ExitCode, NvrxError
 from nvrx_chain.generation import process_tree
 from nvrx_chain.generation.board import Board
+from nvrx_chain.generation.exit_report import ExitReport
 from nvrx_chain.generation.signals import become_subreaper
 from nvrx_chain.launchers.seats import LaunchPlan
 from nvrx_chain.liveness import self_fence_seconds
 from nvrx_chain.records import control
-from nvrx_chain.records.files import encode_record, write_atomic, write_first
+from nvrx_chain.records.files import refresh_names
 from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
 
@@ -40,7 +41,8 @@ SAVE = b"save"
 STOP = b"stop"
 OBSERVER_SLACK_SECONDS = 5.0
 KILL_SECONDS = 30.0
-PROBE_SECONDS = 2.0
+REAP_SECONDS = 5.0
+STANDARD_INPUT = 0
 
 _KILLED_BY_SRUN = (137, 143)
 """What an srun with kill-on-bad-exit returns when one of its tasks exited with anything and the others were ended."""
@@ -48,7 +50,10 @@ _KILLED_BY_SRUN = (137, 143)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """Something the wrapper must react to. `gentle` leaves the launcher the drain time to end by itself first."""
+    """Something the wrapper must react to: ended, save, stop or kill.
+
+    `gentle` leaves the launcher the drain time to end by itself first.
+    """
 
     kind: str
     reason: str
@@ -76,14 +81,16 @@ class Wrapper:
         self._clock = clock
         self._thresholds = thresholds
         self._plan = plan
-        self._node = node
         self._no_restart_exit_code = no_restart_exit_code
-        self._rendezvous = rendezvous
+        self._report = ExitReport(
+            board=board, clock=clock, node=node, no_restart_exit_code=no_restart_exit_code, rendezvous=rendezvous
+        )
         self._log_path = log_path
         self._is_host = is_host
         self._step_exit_code = step_exit_code
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._finished = threading.Event()
+        self._lease_counter: int | None = None
         self._lease_moved_at = clock.monotonic()
         self._fence_seconds = thresholds.self_fence + OBSERVER_SLACK_SECONDS
 
@@ -96,11 +103,17 @@ class Wrapper:
         # A handler and not SIG_IGN, which the ranks would inherit.
         signal.signal(signal.SIGUSR1, lambda *_: None)
         started_at = format_time(self._clock.now())
+        closed = self._closed_as()
+        if closed is not None:
+            # Closed while srun was starting us: the next generation must not wait for ranks that need not start.
+            log.info("launcher not started, the generation was closed as %s", closed.value)
+            self._report.write(started_at, int(ExitCode.TERMINATED), asked_to_stop=True)
+            return int(ExitCode.TERMINATED)
         try:
             child = self._start()
         except OSError as error:
             log.error("launcher not started command=%s error=%s", self._plan.argv[0], error)
-            self._record(started_at, int(ExitCode.FAILED), asked_to_stop=False)
+            self._report.write(started_at, int(ExitCode.FAILED), asked_to_stop=False)
             return int(ExitCode.FAILED)
         targets = [self._read_commands, self._watch_board, self._reaper(child)]
         if self._is_host:
@@ -110,11 +123,11 @@ class Wrapper:
         asked_to_stop = self._react(child)
         self._finished.set()
         code = _shell_code(child.returncode)
+        self._sweep()
         if code in _KILLED_BY_SRUN and not asked_to_stop and self._step_exit_code() == self._no_restart_exit_code:
             log.info("the launcher's own srun turned the no-restart code into %s", code)
             code = self._no_restart_exit_code
-        self._sweep()
-        self._record(started_at, code, asked_to_stop=asked_to_stop)
+        self._report.write(started_at, code, asked_to_stop=asked_to_stop)
         return code
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -140,6 +153,7 @@ class Wrapper:
         """Handle events until the launcher has ended. True when it was asked to stop."""
         while True:
             event = self._next_event()
+            process_tree.reap_orphans(child.pid)
             if event is None:
                 continue
             if event.kind == "ended":
@@ -150,28 +164,40 @@ class Wrapper:
                 process_tree.signal_all(ranks, signal.SIGUSR1)
                 continue
             log.info("stopping the launcher reason=%s gentle=%s", event.reason, event.gentle)
-            self._stop(child, gentle=event.gentle)
+            if event.kind == "stop":
+                self._end_by_request(child, gentle=event.gentle)
+            self._end_by_force(child)
             return True
 
     def _next_event(self) -> _Event | None:
         """The next event, or the self-fence. The fence is timed here: the thread that reads the files can hang."""
+        began = self._clock.monotonic()
         try:
-            return self._events.get(timeout=self._thresholds.control_poll)
+            event = self._events.get(timeout=self._thresholds.control_poll)
         except queue.Empty:
-            still = self._clock.monotonic() - self._lease_moved_at
-            if still <= self._fence_seconds:
-                return None
+            event = None
+        now = self._clock.monotonic()
+        if now - began > self._fence_seconds:
+            # Frozen and thawed: the next generation may train already, and its checkpoints bear no last save of ours.
+            return _Event(kind="kill", reason=f"this process did not run for {now - began:.0f} s")
+        if event is None and now - self._lease_moved_at > self._fence_seconds:
+            still = now - self._lease_moved_at
             return _Event(kind="stop", reason=f"the lease of run-task has not been seen to move for {still:.0f} s")
+        return event
 
-    def _stop(self, child: subprocess.Popen[bytes], *, gentle: bool) -> None:
+    def _end_by_request(self, child: subprocess.Popen[bytes], *, gentle: bool) -> None:
+        """Give the launcher the drain time to end by itself (gentle), then TERM everybody and wait again."""
         drain = self._thresholds.drain
         if gentle and self._ended_within(child, drain):
             return
         process_tree.signal_all(process_tree.descendants(), signal.SIGTERM)
-        if self._ended_within(child, drain / 2 if gentle else drain):
-            return
-        process_tree.kill_tree(KILL_SECONDS)
-        child.wait()
+        self._ended_within(child, drain / 2 if gentle else drain)
+
+    def _end_by_force(self, child: subprocess.Popen[bytes]) -> None:
+        if child.poll() is None:
+            process_tree.kill_tree(self._clock, KILL_SECONDS)
+        if not self._ended_within(child, REAP_SECONDS):
+            self._give_up([child.pid])
 
     def _ended_within(self, child: subprocess.Popen[bytes], seconds: float) -> bool:
         deadline = self._clock.monotonic() + seconds
@@ -189,47 +215,20 @@ class Wrapper:
         return True
 
     def _sweep(self) -> None:
-        left = process_tree.kill_tree(KILL_SECONDS)
+        left = process_tree.kill_tree(self._clock, KILL_SECONDS)
         if left:
-            # A process in uninterruptible sleep: it cannot be shown to be gone, so this node must not say that it is.
-            log.error("processes cannot be killed pids=%s", [process.pid for process in left])
-            os._exit(int(ExitCode.FAILED))
+            self._give_up([process.pid for process in left])
 
-    def _record(self, started_at: str, code: int, *, asked_to_stop: bool) -> None:
-        if code == self._no_restart_exit_code:
-            verdict = control.NoRestart(
-                node=self._node,
-                exit_code=code,
-                cause=f"the launcher on {self._node} exited with {code}",
-                written_at=format_time(self._clock.now()),
-                **self._board.identity.stamp(),
-            )
-            write_first(self._board.directory.no_restart, encode_record(verdict))
-        lost = code == ExitCode.HOST_LOST or (code != 0 and not asked_to_stop and not self._host_answers())
-        record = control.LauncherExit(
-            node=self._node,
-            exit_code=code,
-            asked_to_stop=asked_to_stop,
-            rendezvous_lost=lost,
-            started_at=started_at,
-            ended_at=format_time(self._clock.now()),
-            **self._board.identity.stamp(),
-        )
-        path = self._board.directory.launcher_exit(self._board.identity.array_task_id, self._node)
-        write_atomic(path, encode_record(record))
-
-    def _host_answers(self) -> bool:
-        try:
-            with socket.create_connection(self._rendezvous, timeout=PROBE_SECONDS):
-                return True
-        except OSError:
-            return False
+    def _give_up(self, pids: list[int]) -> NoReturn:
+        """A process in uninterruptible sleep cannot be shown to be gone, so this node must not say that it is."""
+        log.error("processes cannot be killed pids=%s", pids)
+        os._exit(int(ExitCode.FAILED))
 
     def _read_commands(self) -> None:
         """Commands of run-task, one word a line, on standard input."""
         buffered = b""
         while True:
-            chunk = os.read(sys.stdin.fileno(), 4096)
+            chunk = self._read_chunk()
             if not chunk:
                 self._events.put(_Event(kind="stop", reason="run-task is gone"))
                 return
@@ -241,21 +240,33 @@ class Wrapper:
                     gentle = word.endswith(b" gentle")
                     self._events.put(_Event(kind="stop", reason="run-task said stop", gentle=gentle))
 
+    def _read_chunk(self) -> bytes:
+        try:
+            return os.read(STANDARD_INPUT, 4096)
+        except OSError as error:
+            # As good as its end: nobody can tell us anything any more.
+            log.warning("standard input cannot be read error=%s", error)
+            return b""
+
     def _watch_run_task(self) -> None:
         """Close the generation of a task 0 whose run-task was killed, with its shell or without, before it could.
 
         Slurm ends what is left of a batch step as soon as its shell is dead, but this step lives on for KillWait.
         """
-        lease = self._board.lease(self._board.identity.array_task_id)
-        run_task = process_tree.open_process(lease.pid, lease.pid_started_at) if lease else None
+        identity = self._board.identity
+        lease = self._board.lease(identity.array_task_id)
+        is_here = lease is not None and lease.boot_id == identity.boot_id
+        run_task = process_tree.open_process(lease.pid, lease.pid_started_at) if lease and is_here else None
         if run_task is None:
             # A site may give a step its own PID namespace; then the lease has to stand still first.
             log.info("run-task is not seen from here")
             return
         # No deadline: this thread lives as long as the launcher, and the kernel wakes it.
-        select.select([run_task], [], [])
+        ended = select.poll()
+        ended.register(run_task, select.POLLIN)
+        ended.poll()
         self._events.put(_Event(kind="stop", reason="run-task is gone"))
-        evidence = (f"run-task of task 0 is gone, says the launcher's wrapper on {self._node}",)
+        evidence = (f"run-task of task 0 is gone, says the launcher's wrapper on {self._report.node}",)
         try:
             self._board.close(Outcome.FAILED, exit_code=None, evidence=evidence, leases={})
         except NvrxError as error:
@@ -264,20 +275,34 @@ class Wrapper:
 
     def _watch_board(self) -> None:
         """Read `closed.json` and run-task's lease at every poll."""
-        task = self._board.identity.array_task_id
-        counter = None
         while not self._clock.wait(self._finished, self._thresholds.control_poll):
-            closed = self._board.closed()
-            if closed is not None and not isinstance(closed, Unobserved):
-                gentle = closed.outcome is Outcome.COMPLETED
-                self._events.put(_Event(kind="stop", reason=f"closed as {closed.outcome.value}", gentle=gentle))
+            try:
+                closed = self._closed_as()
+                self._look_at_lease()
+            except Exception:  # noqa: BLE001 - without this thread the fence would end a training that is well
+                log.error("reading the board failed, it is read again\n%s", traceback.format_exc())
+                continue
+            if closed is not None:
+                gentle = closed is Outcome.COMPLETED
+                self._events.put(_Event(kind="stop", reason=f"closed as {closed.value}", gentle=gentle))
                 return
-            lease = self._board.lease(task)
-            if lease is not None and lease.counter != counter:
-                counter = lease.counter
-                fence = self_fence_seconds(lease.interval_seconds, self._thresholds.self_fence)
-                self._fence_seconds = fence + OBSERVER_SLACK_SECONDS
-                self._lease_moved_at = self._clock.monotonic()
+
+    def _closed_as(self) -> Outcome | None:
+        refresh_names(self._board.directory.control)
+        closed = self._board.closed()
+        return closed.outcome if isinstance(closed, control.Closed) else None
+
+    def _look_at_lease(self) -> None:
+        identity = self._board.identity
+        lease = self._board.lease(identity.array_task_id)
+        # A later start of this task writes the same file; its run-task is not ours.
+        if not isinstance(lease, control.Lease) or lease.restart_count != identity.restart_count:
+            return
+        if lease.counter != self._lease_counter:
+            self._lease_counter = lease.counter
+            fence = self_fence_seconds(lease.interval_seconds, self._thresholds.self_fence)
+            self._fence_seconds = fence + OBSERVER_SLACK_SECONDS
+            self._lease_moved_at = self._clock.monotonic()
 
 
 def _shell_code(returncode: int) -> int:

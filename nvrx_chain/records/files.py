@@ -91,6 +91,23 @@ def list_names(directory: Path) -> tuple[str, ...] | None | Unobserved:
         return Unobserved(f"listing {directory}: {error.strerror or error}")
 
 
+def refresh_names(directory: Path) -> None:
+    """Open a directory: without that an NFS client goes on for up to a minute that a name is not there."""
+    # A directory that cannot be opened is found out by whoever reads a file in it.
+    with contextlib.suppress(OSError):
+        os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file is there that the workload may have made a moment ago on another node. False when unknown."""
+    refresh_names(path.parent)
+    try:
+        return path.exists()
+    except OSError as error:
+        log.warning("cannot tell whether a file is there path=%s error=%s", path, error)
+        return False
+
+
 def encode_record(record: msgspec.Struct) -> bytes:
     """A record as indented JSON with a final newline: people read these files at night."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
