@@ -20,7 +20,7 @@ from nvrx_chain.demo.evidence import (
     is_free,
 )
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.outcome import Outcome, Verdict
+from nvrx_chain.records.outcome import CHAIN_VERDICT, Outcome, Verdict
 from nvrx_chain.slurm.states import JobState
 
 SLACK_STEPS = 2
@@ -101,6 +101,11 @@ def check_closed(
 def check_verdict(name: str, evidence: Evidence, verdict: Verdict) -> Expectation:
     """The chain ended with this verdict."""
     if evidence.outcome is None:
+        ends = [seen.closed.outcome for seen in evidence.generations if seen.closed]
+        bringing = [outcome for outcome, brought in CHAIN_VERDICT.items() if brought is verdict]
+        # Nobody is left who could write it: there is no point in waiting for that.
+        if bringing and ends and len(ends) == len(evidence.generations) and not set(ends) & set(bringing):
+            return failed(name, f"every generation has ended: {', '.join(end.value for end in ends)}")
         return undecided(name, "the chain has no verdict")
     return check(name, evidence.outcome.verdict is verdict, f"{evidence.outcome.verdict.value}: {evidence.outcome.why}")
 

@@ -108,6 +108,20 @@ def test_a_verdict_is_the_wanted_one_or_a_failure() -> None:
     assert check_verdict(NAME, story.evidence(), Verdict.EXHAUSTED).state is RowState.OK
 
 
+def test_a_verdict_that_nobody_is_left_to_write_has_failed() -> None:
+    story = Story()
+    story.queued(1, 2)
+    story.closed(1, Outcome.FAILED)
+    assert check_verdict(NAME, story.evidence(), Verdict.COMPLETED).state is RowState.OPEN
+    story.closed(2, Outcome.FAILED)
+    assert check_verdict(NAME, story.evidence(), Verdict.COMPLETED).state is RowState.FAILED
+    # A task 0 closes its generation first, then writes the verdict.
+    story.closed(2, Outcome.COMPLETED)
+    assert check_verdict(NAME, story.evidence(), Verdict.COMPLETED).state is RowState.OPEN
+    story.closed(2, Outcome.WALLTIME)
+    assert check_verdict(NAME, story.evidence(), Verdict.EXHAUSTED).state is RowState.OPEN
+
+
 # Queue and nodes
 
 
