@@ -13,7 +13,7 @@ demo: setup
 
 lint: setup
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
-	@shellcheck scripts/*.sh .ci/run
+	@shellcheck scripts/*.sh .ci/run sbatch_templates/*.sbatch
 
 types: setup
 	@$(BIN)/mypy | tail -n 5

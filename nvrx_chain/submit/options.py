@@ -202,7 +202,7 @@ OPTIONS: tuple[Option, ...] = (
         Section.LAUNCH,
         "Who restarts the ranks inside a generation.",
         "|".join(kind.value for kind in LauncherKind),
-        default=LauncherKind.FT_LAUNCHER.value,
+        default=LauncherKind.TORCHRUN.value,
         off=REQUIRED,
         choices=tuple(kind.value for kind in LauncherKind),
     ),

@@ -20,6 +20,7 @@ from nvrx_chain.submit.render import read_template, render_script
 
 NASTY = "run & dir#1 'q\"u' %j é"
 DEADLINE_SECONDS = 60.0
+START_PAUSES = "start_pauses='15 30 60 120'"
 
 # Runs a file of Python in place of `-I -m nvrx_chain run-task --run-dir DIR`, with `here` for its own directory.
 _STAND_IN = """#!{python}
@@ -104,8 +105,13 @@ class BatchScript:
         _write_executable(self.programs / name, f"#!/bin/bash\nhere={self.here}\nreal={real}\n{body}\n")
 
 
-def make_script(directory: Path, body: str, *, edit: Callable[[str], str] = lambda text: text) -> BatchScript:
-    """A script whose run-task runs `body`. `edit` changes the rendered text, to show what a line of it prevents."""
+def make_script(
+    directory: Path, body: str, *, edit: Callable[[str], str] = lambda text: text, start_pauses: str = ""
+) -> BatchScript:
+    """A script whose run-task runs `body`. `edit` changes the rendered text, to show what a line of it prevents.
+
+    `start_pauses` (seconds) stand in for those after which a run-task that could not start is started again.
+    """
     run = RunDirectory(directory / NASTY)
     (run.path / "generations").mkdir(parents=True)
     here, programs = directory / "here", directory / "bin"
@@ -115,7 +121,9 @@ def make_script(directory: Path, body: str, *, edit: Callable[[str], str] = lamb
     text = _STAND_IN.format(python=sys.executable, here=str(here), deadline=DEADLINE_SECONDS, body=body)
     _write_executable(interpreter, text)
     path = directory / "slurm_script"
-    path.write_text(edit(_render(run, interpreter)))
+    text = _render(run, interpreter)
+    assert text.count(START_PAUSES) == 1
+    path.write_text(edit(text.replace(START_PAUSES, f"start_pauses='{start_pauses}'")))
     return BatchScript(path=path, here=here, run=run, programs=programs)
 
 

@@ -139,6 +139,51 @@ def test_a_missing_interpreter_closes_the_generation(tmp_path: Path) -> None:
     assert closed.exit_code == 127
 
 
+THIRD_TIME = """
+lives = here / "lives"
+lives.write_text(lives.read_text() + "x" if lives.exists() else "x")
+if len(lives.read_text()) < 3:
+    sys.exit(1)
+"""
+"""A run-task whose interpreter cannot import anything until it is started for the third time."""
+
+
+def test_a_run_task_that_could_not_start_is_started_again(tmp_path: Path) -> None:
+    script = make_script(tmp_path, THIRD_TIME, start_pauses="0 0 0")
+    code, output = script.run_to_end(task="1")
+    assert code == 0
+    assert output.count("run-task did not start (exit code 1)") == 2
+
+
+def test_a_run_task_that_never_starts_closes_the_generation_in_the_end(tmp_path: Path) -> None:
+    script = make_script(tmp_path, "sys.exit(1)", start_pauses="0 0")
+    code, output = script.run_to_end()
+    assert code == 1
+    assert output.count("run-task did not start") == 2
+    assert script.closed() is not None
+
+
+def test_a_run_task_that_has_written_its_lease_is_never_started_again(tmp_path: Path) -> None:
+    wrote_its_lease = """
+control = run_dir / "generations" / "77" / "control"
+control.mkdir(parents=True)
+(control / "lease.0.json").touch()
+"""
+    script = make_script(tmp_path, wrote_its_lease + THIRD_TIME, start_pauses="0 0 0")
+    code, output = script.run_to_end()
+    assert code == 1
+    assert "did not start" not in output
+
+
+def test_a_term_ends_the_wait_for_the_next_start(tmp_path: Path) -> None:
+    script = make_script(tmp_path, "(here / 'tried').touch(); sys.exit(1)", start_pauses="50 50")
+    process = script.start()
+    wait_until(lambda: "next try" in (script.here / "output").read_text(), "the first start failed")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 1
+    assert script.closed() is not None
+
+
 def test_a_run_task_that_was_killed_closes_the_generation(tmp_path: Path) -> None:
     script = make_script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     assert script.run_to_end()[0] == 137

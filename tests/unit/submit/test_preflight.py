@@ -70,7 +70,7 @@ def test_an_unknown_max_array_size_is_no_problem() -> None:
 
 @pytest.mark.parametrize(("segment", "fits"), [("2", True), ("4", True), ("3", False), ("8", False)])
 def test_training_nodes_must_divide_into_segments(segment: str, fits: bool) -> None:
-    config = make_config(nodes_per_task="2", segment=segment)
+    config = make_config(nodes_per_task="2", segment=segment, launcher="ft_launcher")
     if fits:
         assert problems(config, make_facts()) == []
     else:
@@ -203,7 +203,8 @@ def test_an_interpreter_that_lacks_a_module_is_an_error() -> None:
 
 
 def test_the_hint_for_a_missing_launcher_names_the_other_one() -> None:
-    found = problems(make_config(), make_facts(**probe(("torch", "nvidia_resiliency_ext"), "torch")))
+    config = make_config(launcher="ft_launcher")
+    found = problems(config, make_facts(**probe(("torch", "nvidia_resiliency_ext"), "torch")))
     assert "--launcher torchrun" in str(found[0].hint)
 
 
