@@ -244,6 +244,7 @@ class TaskZero:
         context = self._context
         context.lease.phase = "closing"
         end = self._end
+        refused = end.outcome is Outcome.REFUSED
         try:
             end = closing.close_now(context, end)
         except NvrxError as error:
@@ -257,7 +258,8 @@ class TaskZero:
                 log.error("on the way out: %s", error)
         if end.chain_is_over:
             return ExitCode.DONE
-        return closing.EXIT_CODES[end.outcome]
+        # Also when the generation had been closed as something else before Slurm restarted its task 0.
+        return ExitCode.REFUSED if refused else closing.EXIT_CODES[end.outcome]
 
     def _record(self, context: TaskContext, end: GenerationEnd) -> None:
         if end.launched_at is None and context.chain.record_of(context.array_job_id) is not None:
