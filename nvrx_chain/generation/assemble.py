@@ -10,8 +10,10 @@ import logging
 from collections import Counter
 
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.watcher import Snapshot
+from nvrx_chain.liveness import lease_is_stale
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +27,20 @@ class Assembly:
         self._context = context
         self._started_at = context.clock.monotonic()
         self._reported_at: float | None = None
+        self._question: Background[str] = Background(context.spawn, "reasons of pending tasks")
+        self._known = ""
 
     def present(self, snapshot: Snapshot) -> tuple[int, ...]:
-        """The tasks at the gate, task 0 included."""
-        return tuple(task for task in snapshot.joined if task not in snapshot.left)
+        """The tasks at the gate, task 0 included. One that died there joined too, and its lease stands still."""
+        return tuple(
+            task for task in snapshot.joined if task not in snapshot.left and not self._is_silent(task, snapshot)
+        )
+
+    def _is_silent(self, task: int, snapshot: Snapshot) -> bool:
+        lease = snapshot.leases.get(task)
+        if task == 0 or lease is None:
+            return False
+        return lease_is_stale(lease.still_seconds, lease.interval_seconds, self._context.thresholds.lease_timeout)
 
     def is_complete(self, snapshot: Snapshot) -> bool:
         """Whether the training tasks are all there."""
@@ -53,6 +65,14 @@ class Assembly:
         # Not at the very start: an idle cluster assembles within a second, without a question to the controller.
         if now - self._started_at < REPORT_SECONDS:
             return ""
+        # In the background: a TERM that comes while the controller hangs must still be answered within KillWait.
+        asked = self._question.take()
+        if asked is not None:
+            self._known = "; Slurm does not say why" if isinstance(asked.value, Unobserved) else asked.value
+        self._question.start(self._ask)
+        return self._known
+
+    def _ask(self) -> str:
         reading = self._context.client.queue(self._context.manifest.user)
         if isinstance(reading, Unobserved):
             return "; Slurm does not say why"

@@ -67,6 +67,9 @@ def _progress_unknown(record: GenerationRecord) -> bool:
 
 
 def _made_progress(record: GenerationRecord) -> bool:
+    if record.launched_at is None:
+        # It knows no iteration at its start, and whatever is there at its end is not its own.
+        return False
     return (record.iteration_at_end or 0) > (record.iteration_at_start or 0)
 
 
@@ -96,15 +99,18 @@ def brake_if_needed(context: TaskContext) -> bool:
 def hold_chain(context: TaskContext, why: str, seconds: float) -> bool:
     """Write the hold, hold every queued generation, read again. True when the queue shows them held."""
     queued = _queued_generations(context)
-    context.chain.write_hold(
-        Hold(
-            chain_id=context.manifest.chain_id,
-            by=f"brake in {context.identity.spec} on {context.identity.host}",
-            why=why,
-            held_at=format_time(context.clock.now()),
-            array_job_ids=tuple(queued or ()),
+    present = context.chain.hold()
+    if present is None or present.released_at is not None:
+        # The operator's own hold says why better than we could.
+        context.chain.write_hold(
+            Hold(
+                chain_id=context.manifest.chain_id,
+                by=f"brake in {context.identity.spec} on {context.identity.host}",
+                why=why,
+                held_at=format_time(context.clock.now()),
+                array_job_ids=tuple(queued or ()),
+            )
         )
-    )
     never = threading.Event()
     deadline = context.clock.monotonic() + seconds
     while queued is None or queued:
@@ -115,7 +121,8 @@ def hold_chain(context: TaskContext, why: str, seconds: float) -> bool:
                 log.warning("hold failed, it is tried again array_job_id=%s error=%s", job, error)
         queued = _queued_generations(context)
         if queued is None or queued:
-            if context.clock.monotonic() > deadline:
+            # Terminated: KillWait is short, and the generation is still to be closed. The next task 0 holds again.
+            if context.clock.monotonic() > deadline or context.signals.terminated:
                 return False
             context.clock.wait(never, POLL_SECONDS)
     return True

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nvrx_chain.errors import Unobserved
+from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.hooks import Hook, switched_off
@@ -22,6 +22,7 @@ from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.slurm.model import Node, QueuedTask, QueueReading
 from nvrx_chain.slurm.nodelist import expand_nodes
+from nvrx_chain.slurm.states import JobState
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,11 @@ class EarlierTask:
 
 
 def judge_fence(task: EarlierTask, thresholds: Thresholds) -> str | None:
-    """Why the ranks of an earlier task may still live; None when they cannot."""
+    """Why the ranks of an earlier task may still live; None when they cannot.
+
+    An end on nodes that answer is proof, but for NODE_FAIL: on a node that came back the processes of the failed task
+    live on until its slurmd has been told, measured 4 s and up to KillWait.
+    """
     if task.left:
         return None
     interval = task.interval_seconds or thresholds.lease_interval
@@ -50,7 +55,7 @@ def judge_fence(task: EarlierTask, thresholds: Thresholds) -> str | None:
     if task.still_seconds is not None and task.still_seconds >= needed:
         return None
     state = task.row.raw_state if task.row else "not listed"
-    if task.row is not None and task.row.state.is_terminal:
+    if task.row is not None and task.row.state.is_terminal and task.row.state is not JobState.NODE_FAIL:
         silent = [node for node in task.nodes if is_unreachable(node)]
         if task.nodes and not silent:
             return None
@@ -68,43 +73,72 @@ class Fence:
     def __init__(self, context: TaskContext) -> None:
         self._context = context
         self._watches: dict[int, LeaseWatch] = {}
-        self._boards = {
-            job: Board(context.chain.directory.generation(job), context.identity, context.clock)
-            for job in self._unfenced()
-        }
+        self._boards: dict[int, Board] | Unobserved = Unobserved("not looked yet")
+        self._told: set[int] = set()
         self._asked_at: float | None = None
         self._reading: QueueReading | None = None
         self._nodes: Mapping[str, Node] = {}
 
-    def _unfenced(self) -> list[int]:
+    def _unfenced(self) -> list[int] | Unobserved:
         """Earlier generations, newest first, back to and including the last one that launched: its own fence has
         cleared everything before it."""
+        before = self._context.chain.directories_before(self._context.array_job_id)
+        if isinstance(before, Unobserved):
+            return before
         jobs = []
-        for job in self._context.chain.earlier_generations(self._context.array_job_id):
+        for job in before:
             jobs.append(job)
             record = self._context.chain.record_of(job)
             if record is not None and record.launched_at is not None:
                 break
         return jobs
 
-    def close_earlier(self) -> None:
-        """Tell every earlier generation that it is over, unless it knows."""
-        for board in self._boards.values():
-            board.prepare()
-            if board.closed() is None:
-                board.close(
-                    Outcome.SUPERSEDED,
-                    exit_code=None,
-                    evidence=(f"generation {self._context.array_job_id} started on {self._context.identity.host}",),
-                    leases={},
-                )
+    def _find_boards(self) -> dict[int, Board] | Unobserved:
+        if isinstance(self._boards, Unobserved):
+            jobs = self._unfenced()
+            if isinstance(jobs, Unobserved):
+                return jobs
+            context = self._context
+            self._boards = {
+                job: Board(context.chain.directory.generation(job), context.identity, context.clock) for job in jobs
+            }
+        return self._boards
+
+    def close_earlier(self) -> tuple[str, ...]:
+        """Tell every earlier generation that it is over, unless it knows. What could not be told is returned."""
+        boards = self._find_boards()
+        if isinstance(boards, Unobserved):
+            return (f"the earlier generations: {boards.reason}",)
+        failed = []
+        for job, board in boards.items():
+            if job in self._told:
+                continue
+            try:
+                self._close(board)
+                self._told.add(job)
+            except NvrxError as error:
+                failed.append(f"generation {job}: it could not be told that it is over, {error}")
+        return tuple(failed)
+
+    def _close(self, board: Board) -> None:
+        board.prepare()
+        if board.closed() is None:
+            board.close(
+                Outcome.SUPERSEDED,
+                exit_code=None,
+                evidence=(f"generation {self._context.array_job_id} started on {self._context.identity.host}",),
+                leases={},
+            )
 
     def blockers(self) -> tuple[str, ...]:
         """What must still end, one sentence a task; empty when this generation may start ranks."""
         if switched_off(Hook.NO_FENCE):
             return ()
-        found = []
-        for job, board in self._boards.items():
+        found = list(self.close_earlier())
+        boards = self._find_boards()
+        if isinstance(boards, Unobserved):
+            return tuple(found)
+        for job, board in boards.items():
             for task in self._earlier_tasks(job, board):
                 why = judge_fence(task, self._context.thresholds)
                 if why is not None:
@@ -122,7 +156,7 @@ class Fence:
             return []
         watch = self._watches.setdefault(job, LeaseWatch())
         now = self._context.clock.monotonic()
-        watch.observe(board.leases(tuple(open_tasks)), now)
+        watch.observe(board.leases(tuple(open_tasks)), self._context.clock.monotonic())
         closed = board.closed()
         credit = closed if isinstance(closed, Closed) else None
         self._ask_slurm(now)
@@ -135,7 +169,9 @@ class Fence:
         if still is not None and seen is not None and seen.counter == watch.counter(task):
             # The counter only grows, so it stood still from the closer's look until ours as well.
             still += max(0.0, seen.still_seconds)
-        nodes = [self._nodes[name] for name in expand_nodes(row.nodelist if row else "") if name in self._nodes]
+        names = _names(row)
+        # A node that Slurm says nothing about is no node that answers.
+        nodes = [self._nodes[name] for name in names] if all(name in self._nodes for name in names) else []
         return EarlierTask(
             array_task_id=task,
             left=False,
@@ -152,8 +188,18 @@ class Fence:
         reading = self._context.client.queue(self._context.manifest.user)
         self._reading = None if isinstance(reading, Unobserved) else reading
         names: set[str] = set()
-        for job in self._boards:
+        boards = self._find_boards()
+        for job in () if isinstance(boards, Unobserved) else boards:
             for row in self._reading.of(job) if self._reading else ():
-                names.update(expand_nodes(row.nodelist))
+                names.update(_names(row))
         nodes = self._context.client.nodes(sorted(names)) if names else {}
         self._nodes = {} if isinstance(nodes, Unobserved) else nodes
+
+
+def _names(row: QueuedTask | None) -> tuple[str, ...]:
+    """The nodes of a task; none that could be asked about when its list cannot be read."""
+    try:
+        return expand_nodes(row.nodelist if row else "")
+    except ValueError as error:
+        log.warning("%s", error)
+        return ()

@@ -49,7 +49,8 @@ class Ending:
 
 def decide_ending(facts: LauncherFacts, completion: Completion, previous: GenerationRecord | None) -> Ending:
     """The outcome of a generation whose task 0 is alive to decide it."""
-    if facts.no_restart_said or facts.exit_code == facts.no_restart_exit_code:
+    said = facts.no_restart_said or facts.cause is StopCause.NO_RESTART
+    if said or facts.exit_code == facts.no_restart_exit_code:
         return Ending(outcome=Outcome.NO_RESTART, why="a launcher said that a restart is useless")
     finished = _finished(facts, completion, previous)
     if finished is not None:

@@ -58,9 +58,7 @@ def test_pending_tasks_go_before_running_ones_so_that_a_freed_slot_starts_no_spa
 
 def test_a_running_task_is_taken_only_with_leave_and_waited_for_without(lab: Lab, context: TaskContext) -> None:
     lab.slurm.cancel(["1"], pending_only=True)
-    chosen = choose(
-        lab, context, TeardownAction.LEAVE_THEN_CANCEL, spared=frozenset({1}), may_take=frozenset({0})
-    )
+    chosen = choose(lab, context, TeardownAction.LEAVE_THEN_CANCEL, spared=frozenset({1}), may_take=frozenset({0}))
     assert chosen == Cancels(tasks=("1_0",), waiting=("1_2",))
     assert not chosen.done
 
