@@ -14,8 +14,10 @@ from tests.integration.bare import measure_bare_successor
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import SubmitChain
 from tests.integration.harness import DEFAULT_SHAPE, ENDLESS, Chain, Launcher, seconds_between
-from tests.integration.measure import Figures, bound_seconds
+from tests.integration.measure import Figures
 
+EXTRA_SECONDS = 20.0
+"""What a hand-off may take beyond a bare successor array."""
 HAND_OFF_SECONDS = 200.0
 """A hand-off that takes longer is not waited for; the bound is asserted afterwards, so that the figure is printed."""
 
@@ -61,10 +63,15 @@ def test_a_killed_batch_process_of_task_0_costs_little_more_than_a_bare_successo
     chain = start(submit, launcher)
     fault = chain.kill_task_0(chain.jobs[0], scope)
     step = next_step(chain, fault)
-    seconds = seconds_between(fault, step)
-    note = "" if scope is BatchScope.SHELL else f"{scope.value} killed, "
-    figures.add("shell-killed", launcher.name, seconds, f"{note}bare {bare:.1f} s, {lost_steps(chain, step)}")
-    assert seconds <= bare + bound_seconds("shell-killed")
+    figure = figures.add(
+        "shell-killed",
+        launcher.name,
+        seconds_between(fault, step),
+        f"bare {bare:.1f} s, {lost_steps(chain, step)}",
+        variant=f"{scope.value} killed",
+        limit_seconds=bare + EXTRA_SECONDS,
+    )
+    assert figure.is_within, figure
 
 
 def test_a_dead_node_of_task_0_is_proven_dead_and_handed_off(
@@ -73,11 +80,10 @@ def test_a_dead_node_of_task_0_is_proven_dead_and_handed_off(
     chain = start(submit, launcher)
     fault = chain.kill_node_of(chain.jobs[0], 0)
     step = next_step(chain, fault)
-    seconds = seconds_between(fault, step)
-    figures.add("node-dead", launcher.name, seconds, lost_steps(chain, step))
+    figure = figures.add("node-dead", launcher.name, seconds_between(fault, step), lost_steps(chain, step))
     assert chain.wait_for_outcome(chain.jobs[0], seconds=1) is Outcome.LEASE_LOST
     assert fault.target not in chain.running(chain.jobs[1]).values()
-    assert seconds <= bound_seconds("node-dead")
+    assert figure.is_within, figure
 
 
 @pytest.mark.slow
@@ -92,10 +98,9 @@ def test_two_dead_nodes_are_both_cleared_so_that_neither_blocks_the_next_generat
     other = chain.kill_node_of(first, peer)
     assert {fault.target, other.target} == hosts
     step = next_step(chain, fault)
-    seconds = seconds_between(fault, step)
-    figures.add("two-nodes-dead", launcher.name, seconds, lost_steps(chain, step))
+    figure = figures.add("two-nodes-dead", launcher.name, seconds_between(fault, step), lost_steps(chain, step))
     assert not hosts & set(chain.running(chain.jobs[1]).values())
-    assert seconds <= bound_seconds("two-nodes-dead")
+    assert figure.is_within, figure
 
 
 @pytest.mark.slow
@@ -110,8 +115,7 @@ def test_a_task_0_that_slurm_cannot_end_never_trains_beside_the_next_generation(
     states = {row.state for row in chain.rows(first) if row.task == 0}
     assert states == {"COMPLETING"}, f"Slurm should be ending task 0 in vain; it is {states}"
     step = next_step(chain, fault)
-    seconds = seconds_between(fault, step)
     key = "array-cancelled-slurmd-frozen" if whole_array else "slurmd-frozen"
-    figures.add(key, launcher.name, seconds, lost_steps(chain, step))
+    figure = figures.add(key, launcher.name, seconds_between(fault, step), lost_steps(chain, step))
     assert fault.target not in chain.running(chain.jobs[1]).values()
-    assert seconds <= bound_seconds(key)
+    assert figure.is_within, figure
