@@ -17,7 +17,8 @@ from nvrx_chain.errors import ExitCode, NvrxError
 from nvrx_chain.generation import brake, teardown
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.records.control import ChainOutcome, GenerationRecord
-from nvrx_chain.records.files import encode_record, list_names, write_atomic
+from nvrx_chain.records.cycle_info import count_cycles
+from nvrx_chain.records.files import encode_record, write_atomic
 from nvrx_chain.records.outcome import BRAKE_COUNTS, CHAIN_VERDICT, TEARDOWN, Outcome, TeardownAction, Verdict
 from nvrx_chain.records.progress import read_iteration, recorded_iteration
 
@@ -108,7 +109,7 @@ def write_record(context: TaskContext, end: GenerationEnd, started_at: str, *, e
         near_wall=end.near_wall,
         iteration_at_start=end.iteration_at_start,
         iteration_at_end=iteration if ended else None,
-        cycles=count_cycles(context),
+        cycles=count_cycles(context.board.directory),
         run_seconds=end.run_seconds,
         evidence=end.evidence if ended else (),
         **context.identity.stamp(),
@@ -127,22 +128,13 @@ def complete_record(context: TaskContext, end: GenerationEnd) -> None:
         ended_at=format_time(context.clock.now()),
         outcome=end.outcome,
         iteration_at_end=iteration,
-        cycles=count_cycles(context),
+        cycles=count_cycles(context.board.directory),
         evidence=end.evidence,
     )
     try:
         write_atomic(context.board.directory.record, encode_record(completed))
     except NvrxError as error:
         log.warning("the record could not be completed: %s", error)
-
-
-def count_cycles(context: TaskContext) -> int | None:
-    """Restart cycles the launcher recorded; None when it records none."""
-    names = list_names(context.board.directory.cycle_infos)
-    if not isinstance(names, tuple):
-        return None
-    cycles = [name for name in names if name.startswith("cycle_info.") and name.rpartition(".")[2].isdigit()]
-    return len(cycles) or None
 
 
 def settle_queue(context: TaskContext, end: GenerationEnd) -> None:

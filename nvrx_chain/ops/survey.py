@@ -5,7 +5,6 @@ Touches: the run directory (reads), Slurm (one squeue; one `scontrol show config
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +16,13 @@ from nvrx_chain.ops.chain import OpenChain, find_other_cluster, read_chain_queue
 from nvrx_chain.ops.chain_queue import ChainQueue
 from nvrx_chain.ops.status import ChainFacts, ChainStatus, GenerationFiles, build_status
 from nvrx_chain.records.control import Lease
+from nvrx_chain.records.cycle_info import count_cycles
 from nvrx_chain.records.files import list_names, read_record
 from nvrx_chain.records.layout import GenerationDirectory
 from nvrx_chain.records.progress import read_iteration
 from nvrx_chain.slurm.client import SlurmClient
 
 T = TypeVar("T")
-
-_CYCLE = re.compile(r"cycle_info\..*\.\d{1,9}\.\d{1,9}", re.ASCII)
 
 
 def survey_chain(chain: OpenChain, client: SlurmClient, clock: Clock) -> ChainStatus:
@@ -107,11 +105,3 @@ def _with_files(chain: OpenChain, generation: GenerationFiles) -> GenerationFile
 def _lease_of_task_zero(directory: GenerationDirectory, owner_uid: int) -> Lease | None:
     record = read_record(directory.lease(0), Lease, owner_uid=owner_uid)
     return record if isinstance(record, Lease) and record.array_job_id == directory.array_job_id else None
-
-
-def count_cycles(directory: GenerationDirectory) -> int | None:
-    """Restart cycles that the launcher has recorded so far, the first included; None when it records none."""
-    names = list_names(directory.cycle_infos)
-    if not isinstance(names, tuple):
-        return None
-    return sum(_CYCLE.fullmatch(name) is not None for name in names) or None

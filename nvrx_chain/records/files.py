@@ -122,7 +122,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         raise RecordError(f"writing {path}: {error.strerror or error}", part=path.name) from error
     finally:
         _remove_quietly(temporary)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def write_first(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
@@ -146,7 +146,7 @@ def write_first(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
         ) from error
     finally:
         _remove_quietly(temporary)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
     return True
 
 
@@ -175,7 +175,8 @@ def _has_second_link(temporary: Path) -> bool:
         return False
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make a new or renamed entry of a directory survive a crash (fsync(2) of the directory)."""
     """Make the new name survive a crash of the server. Everybody sees it already, so a failure undoes nothing."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -26,7 +26,7 @@ import msgspec
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.records.control import Record
-from nvrx_chain.records.files import encode_record, list_names, read_bytes, read_record, write_atomic
+from nvrx_chain.records.files import encode_record, list_names, read_bytes, read_record, sync_directory, write_atomic
 from nvrx_chain.workloads.options import ModelShape
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
@@ -167,7 +167,7 @@ class CheckpointStore:
                 )
             self._discard(final)
         os.rename(temporary, final)
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
 
     def _prune(self, newest: int) -> None:
         """Keep `newest` and, up to the limit, those before it. What is newer is nobody's and is replaced in time."""
@@ -239,11 +239,3 @@ def write_done_file(path: Path | None, iteration: int) -> None:
     except OSError as error:
         raise RecordError(f"creating {path.parent}: {error.strerror or error}", part=path.name) from error
     write_atomic(path, b"%d\n" % iteration)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -74,7 +74,9 @@ def test_every_record_has_a_section() -> None:
         name
         for module in (control, manifest)
         for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, control.Record) and value not in (control.Record, control.ControlRecord)
+        if isinstance(value, type)
+        and issubclass(value, control.Record)
+        and value not in (control.Record, control.ControlRecord)
     }
     assert {name for _, name in documented_structs()} == structs
 
