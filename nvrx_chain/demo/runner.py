@@ -188,6 +188,6 @@ def _describe(chain: SubmitResult, config: ChainConfig) -> str:
     jobs = ", ".join(str(job) for job in chain.array_job_ids)
     return (
         f"chain {chain.name} is queued with {config.launcher.kind.value}: {len(chain.array_job_ids)} generations"
-        f" (array jobs {jobs}), each {shape.train_tasks} training tasks, {shape.hot_spares} hot and"
-        f" {shape.cold_spares} cold spares"
+        f" (array jobs {jobs}) of {shape.train_tasks} training, {shape.hot_spares} hot spare and"
+        f" {shape.cold_spares} cold spare tasks"
     )
