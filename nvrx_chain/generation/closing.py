@@ -43,6 +43,10 @@ EXIT_CODES: dict[Outcome, ExitCode] = {
 """What task 0 exits with."""
 
 
+_BY_THE_PEERS = frozenset({TeardownAction.CANCEL_GENERATION, TeardownAction.LEAVE_THEN_CANCEL})
+"""Peers closed over the head of task 0 and cancel whoever stays; it would wait for its own end, and block the next."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationEnd:
     """How this generation ended, as task 0 knows it. Seconds on the monotonic clock."""
@@ -57,11 +61,15 @@ class GenerationEnd:
     near_wall: bool = False
     ranks_gone: bool = True
     chain_is_over: bool = False
+    closed_first: bool = False
+    """This process wrote `closed.json`: nobody was faster."""
 
 
 def close_now(context: TaskContext, end: GenerationEnd) -> GenerationEnd:
     """Publish the outcome; when somebody else closed the generation first, theirs counts."""
-    context.board.close(end.outcome, exit_code=end.exit_code, evidence=end.evidence, leases=context.leases_seen())
+    won = context.board.close(end.outcome, exit_code=end.exit_code, evidence=end.evidence, leases=context.leases_seen())
+    if won:
+        return replace(end, closed_first=True)
     closed = context.chain.closed_of(context.array_job_id)
     if closed is not None and closed.outcome is not end.outcome:
         log.info("closed by another outcome=%s by=%s", closed.outcome.value, closed.closed_by)
@@ -91,8 +99,7 @@ def decide_chain(context: TaskContext, end: GenerationEnd) -> None:
 
 def is_last_generation(context: TaskContext) -> bool:
     """Whether no later generation was submitted. A submission that is still under way may become one."""
-    known = context.chain.generations()
-    return bool(known) and known[-1].array_job_id == context.array_job_id and not context.chain.open_intents()
+    return context.chain.is_last(context.array_job_id)
 
 
 def write_record(context: TaskContext, end: GenerationEnd, started_at: str, *, ended: bool) -> None:
@@ -140,6 +147,8 @@ def complete_record(context: TaskContext, end: GenerationEnd) -> None:
 def settle_queue(context: TaskContext, end: GenerationEnd) -> None:
     """Release, brake or cancel, as the outcome says."""
     action = TeardownAction.CANCEL_REST if end.chain_is_over else TEARDOWN[end.outcome]
+    if action in _BY_THE_PEERS:
+        action = TeardownAction.RELEASE_SPARES
     teardown.carry_out(context, action, seconds=context.thresholds.teardown)
     if end.outcome in BRAKE_COUNTS:
         try:

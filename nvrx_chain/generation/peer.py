@@ -38,6 +38,10 @@ class Peer:
 
     def run(self) -> ExitCode:
         """Gate, session, leave."""
+        if self._context.identity.restart_count > 0:
+            # Nothing is said about the ranks of the first start: its node may live on, cut off.
+            log.error("refusing to run: Slurm restarted this task in spite of --no-requeue")
+            return ExitCode.REFUSED
         gate = Gate(self._context).wait()
         if gate.answer is GateAnswer.HOST_DEAD and self._fencing:
             return self._close(Outcome.LEASE_LOST, gate.why, ranks_gone=True)
@@ -47,9 +51,12 @@ class Peer:
         return self._after(session)
 
     def _leave_gate(self, answer: GateAnswer) -> ExitCode:
-        self._context.board.leave(f"left at the gate: {answer.value}")
+        self._say_left(f"left at the gate: {answer.value}")
         if answer is GateAnswer.TERMINATED:
             return ExitCode.TERMINATED
+        snapshot = self._context.watcher.latest()
+        if snapshot.closed is not None:
+            return self._follow(snapshot)
         return ExitCode.FAILED if answer is GateAnswer.TIMED_OUT else ExitCode.DONE
 
     def _tick(self, snapshot: Snapshot) -> StopOrder | None:
@@ -86,7 +93,7 @@ class Peer:
         if session.cause is StopCause.STUCK:
             return self._close(Outcome.STUCK, session.reason, ranks_gone=session.ranks_gone)
         if session.ranks_gone:
-            context.board.leave(session.reason)
+            self._say_left(session.reason)
         if session.cause is StopCause.TERMINATED:
             return ExitCode.TERMINATED
         if session.cause is StopCause.CLOSED:
@@ -150,11 +157,23 @@ class Peer:
         end = GenerationEnd(outcome=outcome, evidence=(why,))
         end = closing.close_now(context, end)
         if ranks_gone:
-            context.board.leave(f"closed as {end.outcome.value}")
-        closing.complete_record(context, end)
-        closing.decide_chain(context, end)
-        clear_generation(context, end.outcome, winner=True)
+            self._say_left(f"closed as {end.outcome.value}")
+        for step in (closing.complete_record, closing.decide_chain):
+            try:
+                step(context, end)
+            except NvrxError as error:
+                # The queue is cleared in any case: the next generation waits for it.
+                log.error("on the way out: %s", error)
+        # Many may have come to the same end at the same moment; one of them is first, the others wait for their turn.
+        clear_generation(context, end.outcome, winner=end.closed_first)
         return closing.EXIT_CODES[end.outcome]
+
+    def _say_left(self, evidence: str) -> None:
+        try:
+            self._context.board.leave(evidence)
+        except NvrxError as error:
+            # The next generation then waits for our end in the queue, or for our lease to stand still.
+            log.error("%s", error)
 
     def _follow(self, snapshot: Snapshot) -> ExitCode:
         """Somebody closed the generation. Leave; help to clear it when its task 0 cannot."""

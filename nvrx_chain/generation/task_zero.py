@@ -22,6 +22,7 @@ from nvrx_chain.generation.guard import PeerGuard
 from nvrx_chain.generation.preemption import was_preempted
 from nvrx_chain.generation.session import LOOP_SECONDS, Session, SessionEnd, StopCause, StopOrder
 from nvrx_chain.records.control import GenerationRecord
+from nvrx_chain.records.files import is_there
 from nvrx_chain.records.outcome import CHAIN_VERDICT, Outcome
 from nvrx_chain.records.progress import read_iteration, recorded_iteration
 
@@ -59,7 +60,13 @@ class TaskZero:
     def _refuse(self) -> GenerationEnd | None:
         """A finished or doomed chain, a restart under no-requeue, a later generation: nothing may run."""
         context = self._context
-        over = context.chain.outcome()
+        if context.identity.restart_count > 0:
+            # Nothing is known about the ranks of the first start: its node may live on, cut off.
+            why = f"Slurm restarted this task ({context.identity.restart_count}) in spite of --no-requeue"
+            return _refused(why, ranks_gone=False)
+        over = context.chain.look_for_outcome()
+        if isinstance(over, Unobserved):
+            return _refused(f"the verdict on the chain cannot be read: {over.reason}")
         if over is not None:
             return _refused(f"the chain is over: {over.verdict.value}, {over.why}", chain_is_over=True)
         for job in context.chain.earlier_generations(context.array_job_id)[:1]:
@@ -68,8 +75,6 @@ class TaskZero:
                 # Its task 0 died between closing and the verdict.
                 closing.decide_chain(context, GenerationEnd(outcome=closed.outcome, evidence=closed.evidence))
                 return _refused(f"generation {job} ended as {closed.outcome.value}", chain_is_over=True)
-        if context.identity.restart_count > 0:
-            return _refused(f"Slurm restarted this task ({context.identity.restart_count}) in spite of --no-requeue")
         later = context.chain.later_generation(context.array_job_id)
         if later is not None:
             return _refused(f"the later generation {later} has published")
@@ -124,9 +129,10 @@ class TaskZero:
     def _assemble(self) -> GenerationEnd | None:
         context = self._context
         rendezvous.publish(context, started=False, members=(), present=())
-        assembly = Assembly(context)
+        assembly, guard = Assembly(context), PeerGuard(context)
         while True:
             snapshot = context.watcher.latest()
+            guard.tend(snapshot)
             if assembly.is_complete(snapshot):
                 self._open(assembly.present(snapshot))
                 return None
@@ -170,13 +176,16 @@ class TaskZero:
         self._iteration_at_start = read_iteration(context.iteration_file)
         launched_at = format_time(context.clock.now())
         self._end = replace(
-            self._end, launched_at=launched_at, iteration_at_start=recorded_iteration(self._iteration_at_start)
+            self._end,
+            launched_at=launched_at,
+            iteration_at_start=recorded_iteration(self._iteration_at_start),
+            # From here on ranks may live, until the session has seen them end.
+            ranks_gone=False,
         )
         closing.write_record(context, self._end, self._started_at, ended=False)
         guard = PeerGuard(context)
         session = Session(context, guard.tick, self._close_early).run()
-        if context.signals.walltime_warned:
-            context.board.warn_of_walltime()
+        self._end = replace(self._end, ranks_gone=session.ranks_gone, run_seconds=session.run_seconds)
         return self._judge(session, launched_at)
 
     def _close_early(self, order: StopOrder) -> None:
@@ -231,7 +240,7 @@ class TaskZero:
 
     def _done_file_exists(self) -> bool:
         done = self._context.manifest.completion.done_file
-        return done is not None and Path(done).exists()
+        return done is not None and is_there(Path(done))
 
     def _previous_record(self) -> GenerationRecord | None:
         for job in self._context.chain.earlier_generations(self._context.array_job_id)[:1]:
@@ -272,6 +281,6 @@ class TaskZero:
             context.board.leave(f"task 0 ended as {end.outcome.value}")
 
 
-def _refused(why: str, *, chain_is_over: bool = False) -> GenerationEnd:
+def _refused(why: str, *, chain_is_over: bool = False, ranks_gone: bool = True) -> GenerationEnd:
     log.warning("refusing to run: %s", why)
-    return GenerationEnd(outcome=Outcome.REFUSED, evidence=(why,), chain_is_over=chain_is_over)
+    return GenerationEnd(outcome=Outcome.REFUSED, evidence=(why,), chain_is_over=chain_is_over, ranks_gone=ranks_gone)

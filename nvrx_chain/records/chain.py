@@ -99,6 +99,15 @@ class ChainFiles:
                 )
         return tuple(sorted(found, key=lambda generation: generation.sequence))
 
+    def is_last(self, array_job_id: int) -> bool:
+        """Whether this generation is known and nothing of the chain was submitted after it, or may have been."""
+        names = list_names(self.directory.submissions)
+        parsed = [parse_submission_name(name) for name in names] if isinstance(names, tuple) else []
+        sequences = [item[0] for item in parsed if item is not None]
+        known = {generation.array_job_id: generation.sequence for generation in self.generations()}
+        # By the names and not by what could be read: an id that cannot be read may well be a later generation.
+        return array_job_id in known and known[array_job_id] == max(sequences)
+
     def open_intents(self) -> tuple[SubmissionIntent, ...]:
         """Intents of this chain_id that have no array job id: sbatch may or may not have queued them."""
         names = list_names(self.directory.submissions)

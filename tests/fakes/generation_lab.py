@@ -44,6 +44,9 @@ CHAIN_ID = "train-1"
 JOB_NAME = "train"
 USER = "alice"
 
+# No test lets more time pass: who still waits then would wait for ever.
+LONGEST_SECONDS = 3600.0
+
 R = TypeVar("R")
 
 
@@ -186,6 +189,8 @@ class Lab:
         slurm: Callable[[FakeClock], FakeSlurm] | None = None,
     ) -> None:
         self.clock = FakeClock()
+        self.began = self.clock.now()
+        self.clock.after(LONGEST_SECONDS, _give_up)
         self.slurm = slurm(self.clock) if slurm else FakeSlurm(self.clock, user=USER)
         self.run = RunDirectory(path / "run & #'100%\"")
         self.chain = ChainFiles(self.run, CHAIN_ID)
@@ -319,6 +324,10 @@ class Lab:
 
 
 _DEFAULT_SHAPE = shape()
+
+
+def _give_up() -> None:
+    raise AssertionError(f"somebody waits for more than {LONGEST_SECONDS:.0f} s")
 
 
 def freeze(context: TaskContext) -> None:

@@ -1,0 +1,300 @@
+"""A peer from gate to exit: when it closes the generation, whom it takes, what it says about its ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from nvrx_chain.clock import parse_time
+from nvrx_chain.errors import ExitCode, NvrxError
+from nvrx_chain.generation import rendezvous
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.peer import Peer
+from nvrx_chain.records.control import Left
+from nvrx_chain.records.files import list_names
+from nvrx_chain.records.manifest import Thresholds
+from nvrx_chain.records.outcome import Outcome
+from tests.fakes.generation_lab import FakeLauncher, HeldWork, Lab, freeze, read, terminate
+
+
+@pytest.fixture
+def task_zero(lab: Lab) -> TaskContext:
+    """A task 0 that has opened the rendezvous to everybody."""
+    context = lab.arrive(1, 0)
+    rendezvous.publish(context, started=True, members=(0, 1, 2, 3, 4), present=(0, 1, 2))
+    return context
+
+
+@pytest.fixture
+def peer(lab: Lab, task_zero: TaskContext) -> TaskContext:
+    return lab.arrive(1, 1)
+
+
+@pytest.fixture
+def launcher(lab: Lab, peer: TaskContext) -> FakeLauncher:
+    return lab.launcher(peer)
+
+
+def left(lab: Lab, task: int) -> Left | None:
+    path = lab.directory(1).left(task)
+    return read(path, Left) if path.exists() else None
+
+
+def outcome(lab: Lab) -> Outcome | None:
+    closed = lab.closed(1)
+    return closed.outcome if closed else None
+
+
+def test_a_closed_generation_is_left_with_zero_and_a_word_about_the_ranks(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(50, lambda: task_zero.board.close(Outcome.FAILED, exit_code=1, evidence=(), leases={}))
+    assert Peer(peer).run() is ExitCode.DONE
+    assert launcher.said == ["stop"]
+    assert left(lab, 1) is not None
+    assert lab.slurm.asked("queue") == []
+
+
+def test_a_restarted_peer_refuses_and_says_nothing_about_the_ranks_of_its_first_start(
+    lab: Lab, task_zero: TaskContext
+) -> None:
+    context = lab.context(1, 1, restart_count=1)
+    assert Peer(context).run() is ExitCode.REFUSED
+    assert left(lab, 1) is None
+    assert (1, 1) not in lab.launchers
+
+
+def test_ranks_that_cannot_be_shown_to_be_gone_are_not_called_gone(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    launcher.obeys = None
+    lab.clock.after(50, lambda: task_zero.board.close(Outcome.FAILED, exit_code=1, evidence=(), leases={}))
+    assert Peer(peer).run() is ExitCode.DONE
+    assert left(lab, 1) is None
+
+
+def test_a_term_stops_the_ranks_and_closes_nothing(lab: Lab, peer: TaskContext, launcher: FakeLauncher) -> None:
+    lab.clock.after(50, lambda: terminate(peer))
+    assert Peer(peer).run() is ExitCode.TERMINATED
+    assert launcher.said == ["stop"]
+    assert left(lab, 1) is not None
+    assert outcome(lab) is None
+
+
+# A dead host
+
+
+def test_the_death_of_the_host_is_proven_and_the_next_generation_runs_within_a_minute(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.slurm.cancel(["1"], pending_only=True)
+    lab.slurm.finish("1_2")
+    lab.clock.after(20, lambda: (lab.slurm.lose_node("n1"), freeze(task_zero)))
+    assert Peer(peer).run() is ExitCode.HOST_LOST
+    assert outcome(lab) is Outcome.LEASE_LOST
+    assert lab.states(1)[0] == "COMPLETING"
+    assert left(lab, 1) is not None
+    assert lab.clock.monotonic() - 20 <= 60
+    lab.slurm.finish("1_1", 75)
+    assert lab.states(5)[0] == "RUNNING"
+
+
+def test_the_ranks_are_stopped_before_the_generation_is_closed_and_the_lease_credit_is_written(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    launcher.takes_seconds = 7.0
+    lab.clock.after(20, lambda: (lab.slurm.lose_node("n1"), freeze(task_zero)))
+    Peer(peer).run()
+    closed = lab.closed(1)
+    assert closed is not None
+    assert launcher.poll() == 143
+    assert closed.leases["0"].still_seconds >= 30
+    assert "n1" in closed.evidence[0]
+
+
+def test_a_frozen_host_on_a_living_node_keeps_training(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(50, lambda: freeze(task_zero))
+    lab.clock.after(200, lambda: terminate(peer))
+    assert Peer(peer).run() is ExitCode.TERMINATED
+    assert lab.clock.monotonic() >= 200
+    assert outcome(lab) is None
+    assert lab.slurm.asked("cancel") == []
+
+
+def test_a_slurm_that_hangs_does_not_keep_a_peer_from_stopping_its_ranks(lab: Lab, task_zero: TaskContext) -> None:
+    hanging = HeldWork()
+    context = lab.arrive(1, 1, spawn=hanging)
+    lab.clock.after(5, lambda: freeze(task_zero))
+    lab.clock.after(80, lambda: terminate(context))
+    assert Peer(context).run() is ExitCode.TERMINATED
+    assert 80 <= lab.clock.monotonic() <= 83
+    assert "inquiry" in hanging.names
+
+
+def test_who_comes_second_to_close_waits_for_the_first_and_asks_slurm_nothing(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext
+) -> None:
+    other = lab.arrive(1, 2)
+    lab.slurm.finish("1_0", 1)
+    freeze(task_zero)
+
+    # The other one closed in the same moment, and clears a little later.
+    other.board.close(Outcome.LEASE_LOST, exit_code=None, evidence=("dead",), leases={})
+    for second in range(6):
+        lab.clock.after(second, lambda second=second: other.board.note_inquiry(0, "clearing", f"for {second} s"))
+    lab.clock.after(6, lambda: other.board.clear("nothing is left"))
+    lab.slurm.calls.clear()
+    began = lab.clock.monotonic()
+    code = Peer(peer)._close(Outcome.LEASE_LOST, "the own proof", ranks_gone=True)
+    assert code is ExitCode.HOST_LOST
+    assert lab.slurm.calls == []
+    assert 6 <= lab.clock.monotonic() - began <= 7
+
+
+def test_a_left_file_that_cannot_be_written_keeps_nobody_from_clearing_the_queue(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext
+) -> None:
+    lab.directory(1).left(1).mkdir()
+    lab.slurm.finish("1_0", signal=9)
+    freeze(task_zero)
+    lab.clock.after(1, lambda: lab.slurm.finish("1_2"))
+    Peer(peer)._close(Outcome.LEASE_LOST, "proof", ranks_gone=True)
+    assert "PENDING" not in lab.states(1).values()
+
+
+# The own launcher
+
+
+def test_a_peer_whose_own_launcher_failed_beside_a_living_host_frees_its_slot_soon(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(10, lambda: launcher.exit(1))
+    assert Peer(peer).run() is ExitCode.FAILED
+    assert 20 <= lab.clock.monotonic() <= 23
+    assert outcome(lab) is None
+    assert left(lab, 1) is not None
+
+
+def test_a_launcher_that_cannot_be_started_frees_the_slot_too(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext
+) -> None:
+    def refuse() -> FakeLauncher:
+        raise NvrxError("starting srun: no such file")
+
+    assert Peer(dataclasses.replace(peer, start_launcher=refuse)).run() is ExitCode.FAILED
+    assert left(lab, 1) is not None
+
+
+def test_launchers_that_lost_a_living_host_close_the_generation(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(10, lambda: launcher.exit(1, lost=True))
+    lab.clock.after(35, lambda: (task_zero.board.leave("closed"), lab.slurm.finish("1_0", 75)))
+    lab.clock.after(35, lambda: lab.slurm.finish("1_2"))
+    assert Peer(peer).run() is ExitCode.HOST_LOST
+    assert outcome(lab) is Outcome.RENDEZVOUS_LOST
+    # The host's own launcher may just have ended; only after a while it is taken for unreachable.
+    closed = lab.closed(1)
+    assert closed is not None
+    closed_at = parse_time(closed.closed_at)
+    assert closed_at is not None
+    assert 30 <= (closed_at - lab.began).total_seconds() <= 33
+
+
+def test_a_host_that_closes_in_time_is_not_called_lost(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(10, lambda: launcher.exit(1, lost=True))
+    lab.clock.after(25, lambda: task_zero.board.close(Outcome.FAILED, exit_code=1, evidence=(), leases={}))
+    assert Peer(peer).run() is ExitCode.DONE
+    assert outcome(lab) is Outcome.FAILED
+
+
+# At the gate
+
+
+def test_one_that_waits_at_the_gate_helps_when_the_winner_has_died(lab: Lab, task_zero: TaskContext) -> None:
+    winner, spare = lab.arrive(1, 1), lab.arrive(1, 2)
+    lab.directory(1).rendezvous.unlink()
+    lab.slurm.lose_node("n1")
+    freeze(task_zero)
+    winner.board.close(Outcome.LEASE_LOST, exit_code=None, evidence=("dead",), leases={})
+    lab.slurm.cancel(["1"], pending_only=True)
+    lab.slurm.finish("1_1", 1)
+    assert Peer(spare).run() is ExitCode.DONE
+    assert left(lab, 2) is not None
+    assert lab.states(1)[0] == "COMPLETING"
+
+
+def test_a_host_found_dead_at_the_gate_is_closed_from_there(lab: Lab, task_zero: TaskContext) -> None:
+    freeze(task_zero)
+    lab.slurm.finish("1_0", signal=9)
+    lab.slurm.finish("1_1", 1)
+    lab.slurm.finish("1_2", 1)
+    spare = lab.arrive(1, 3)
+    assert Peer(spare).run() is ExitCode.HOST_LOST
+    assert outcome(lab) is Outcome.LEASE_LOST
+    assert left(lab, 3) is not None
+    assert (1, 3) not in lab.launchers
+
+
+# A host that is stuck
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Lab:
+    lab = Lab(tmp_path, thresholds=Thresholds(stuck=100.0))
+    lab.submit(2)
+    return lab
+
+
+def stuck_peer(lab: Lab) -> tuple[TaskContext, TaskContext]:
+    zero = lab.arrive(1, 0)
+    rendezvous.publish(zero, started=True, members=(0, 1, 2, 3, 4), present=(0, 1, 2))
+    context = lab.arrive(1, 1)
+    lab.clock.after(5, lambda: freeze(zero))
+    return zero, context
+
+
+def test_a_host_without_any_sign_of_life_is_closed_as_stuck_and_not_cancelled(short: Lab) -> None:
+    _, context = stuck_peer(short)
+
+    def talk() -> None:
+        # What run-task itself logs about its questions is no sign of life of task 0.
+        with open(short.directory(1).task_log(1), "a") as log:
+            log.write("inquiry about=0 answer=alive\n")
+        short.clock.after(20, talk)
+
+    talk()
+    short.slurm.cancel(["1"], pending_only=True)
+    assert Peer(context).run() is ExitCode.FAILED
+    assert outcome(short) is Outcome.STUCK
+    assert 135 <= short.clock.monotonic() <= 260
+    assert short.states(1)[0] == "RUNNING"
+
+
+def test_a_log_or_a_checkpoint_that_grows_is_a_sign_of_life(short: Lab) -> None:
+    _, context = stuck_peer(short)
+
+    def train() -> None:
+        short.checkpoint(int(short.clock.monotonic()))
+        short.clock.after(50, train)
+
+    train()
+    short.clock.after(350, lambda: terminate(context))
+    assert Peer(context).run() is ExitCode.TERMINATED
+    assert outcome(short) is None
+
+
+def test_no_temporary_name_stays_behind(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(10, lambda: launcher.exit(1))
+    Peer(peer).run()
+    names = list_names(lab.directory(1).control)
+    assert isinstance(names, tuple)
+    assert [name for name in names if name.endswith(".tmp")] == []
