@@ -26,6 +26,7 @@ REPORT = ROOT / "docs" / "benchmarks.md"
 TESTS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/integration/test_limits_*.py"))
 RUN_SECONDS = 3 * 3600.0
 LAUNCHERS = ("ft_launcher", "torchrun")
+SOAK_HEADING = "## Soak"
 
 HEADER = """\
 # Benchmarks
@@ -60,9 +61,16 @@ def main() -> int:
         )
         figures = read_figures(path)
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    REPORT.write_text(render_report(figures, date=date, commit=read_commit(), machine=describe_machine()))
+    page = render_report(figures, date=date, commit=read_commit(), machine=describe_machine())
+    REPORT.write_text(page + soak_section(REPORT.read_text() if REPORT.exists() else ""))
     print(f"wrote {REPORT.relative_to(ROOT)}")
     return done.returncode
+
+
+def soak_section(page: str) -> str:
+    """The part of a page that `make soak` wrote, to be kept; empty when there is none."""
+    _, heading, rest = page.partition(f"\n{SOAK_HEADING}\n")
+    return f"\n{SOAK_HEADING}\n{rest}" if heading else ""
 
 
 def render_report(figures: Sequence[Figure], *, date: str, commit: str, machine: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench import LAUNCHERS, render_report
+from tests.bench import LAUNCHERS, render_report, soak_section
 from tests.integration.measure import LIMITS, Figure
 
 
@@ -45,3 +45,9 @@ def test_a_row_that_torchrun_cannot_meet_says_why() -> None:
     noted = [(limit, row) for limit, row in zip(LIMITS, _rows([]), strict=True) if limit.torchrun_note]
     assert noted
     assert all(limit.torchrun_note == row[2 + LAUNCHERS.index("torchrun")] for limit, row in noted)
+
+
+def test_the_section_of_the_soak_is_kept() -> None:
+    soak = "\n## Soak\n\nWritten by `make soak`.\n"
+    assert soak_section("# Benchmarks\n\n| row |\n" + soak) == soak
+    assert soak_section("# Benchmarks\n\n| row |\n") == ""
