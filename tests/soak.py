@@ -116,7 +116,7 @@ def write_report(tally: Tally, minutes: float, seed: int) -> None:
     ]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     text = (
-        f"{SOAK_HEADING}\n\nWritten by `make soak` ({minutes:.0f} minutes, seed {seed}, {date}, commit {read_commit()}):"
+        f"{SOAK_HEADING}\n\nWritten by `make soak`: {minutes:.0f} minutes, seed {seed}, {date}, commit {read_commit()};"
         f" {tally.chains} chains, each finished, never two generations with live ranks, every node free afterwards.\n"
         f"{describe_machine()}\n\n| fault | times | median s to the first step | worst |\n|---|---|---|---|\n"
         + "\n".join(rows)

@@ -69,7 +69,7 @@ def main() -> int:
 
 def collect(expression: str) -> list[str]:
     """The node ids of all integration tests. Raises SystemExit when they cannot be collected."""
-    argv = [sys.executable, "-m", "pytest", "tests/integration", "--collect-only", "-qq", "-m", "integration"]
+    argv = [sys.executable, "-m", "pytest", "tests/integration", "--collect-only", "-m", "integration"]
     if expression:
         argv += ["-k", expression]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
