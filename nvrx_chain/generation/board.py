@@ -133,14 +133,16 @@ class Board:
         record = control.Walltime(warned_at=self._now(), **self.identity.stamp())
         write_first(self.directory.walltime, encode_record(record))
 
-    def clear(self, evidence: str) -> None:
+    def clear(self, evidence: str, leases: Mapping[int, control.LeaseSeen]) -> None:
         """Say that nothing of the closed generation is left in the queue."""
-        record = control.Cleared(cleared_at=self._now(), evidence=evidence, **self.identity.stamp())
+        record = control.Cleared(
+            cleared_at=self._now(), evidence=evidence, leases=_by_task(leases), **self.identity.stamp()
+        )
         write_first(self.directory.cleared, encode_record(record))
 
-    def is_cleared(self) -> bool:
-        """Whether somebody verified that nothing of the closed generation is left in the queue."""
-        return _believed(self.read(self.directory.cleared, control.Cleared)) is not None
+    def cleared(self) -> control.Cleared | None:
+        """Who verified that nothing of the closed generation is left in the queue, None while nobody did."""
+        return _believed(self.read(self.directory.cleared, control.Cleared))
 
     def note_inquiry(self, about: int, answer: str, evidence: str) -> None:
         """Say that this task asks Slurm about `about`, or what it answered, so that the others hold back.
@@ -175,7 +177,7 @@ class Board:
             closed_by=f"{self.identity.spec} on {self.identity.host}",
             closed_at=self._now(),
             evidence=evidence,
-            leases={str(task): seen for task, seen in sorted(leases.items())},
+            leases=_by_task(leases),
             **stamp,
         )
         won = write_first(self.directory.closed, encode_record(record))
@@ -185,6 +187,10 @@ class Board:
 
     def _now(self) -> str:
         return format_time(self.clock.now())
+
+
+def _by_task(leases: Mapping[int, control.LeaseSeen]) -> dict[str, control.LeaseSeen]:
+    return {str(task): seen for task, seen in sorted(leases.items())}
 
 
 def _believed(record: R | Unobserved | None) -> R | None:

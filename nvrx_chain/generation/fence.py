@@ -9,7 +9,7 @@ control/.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvrx_chain.errors import NvrxError, Unobserved
@@ -17,7 +17,7 @@ from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.hooks import Hook, switched_off
 from nvrx_chain.liveness import LeaseWatch, fenced_after_seconds, is_unreachable
-from nvrx_chain.records.control import Closed
+from nvrx_chain.records.control import LeaseSeen
 from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.slurm.model import Node, QueuedTask, QueueReading
@@ -157,18 +157,21 @@ class Fence:
         watch = self._watches.setdefault(job, LeaseWatch())
         now = self._context.clock.monotonic()
         watch.observe(board.leases(tuple(open_tasks)), self._context.clock.monotonic())
-        closed = board.closed()
-        credit = closed if isinstance(closed, Closed) else None
+        closed, cleared = board.closed(), board.cleared()
+        seen = [record.leases for record in (closed, cleared) if record and not isinstance(record, Unobserved)]
         self._ask_slurm(now)
-        return [self._earlier_task(job, task, watch, credit, now) for task in open_tasks]
+        return [self._earlier_task(job, task, watch, seen, now) for task in open_tasks]
 
-    def _earlier_task(self, job: int, task: int, watch: LeaseWatch, closed: Closed | None, now: float) -> EarlierTask:
+    def _earlier_task(
+        self, job: int, task: int, watch: LeaseWatch, seen: Sequence[Mapping[str, LeaseSeen]], now: float
+    ) -> EarlierTask:
         row = self._reading.task(job, task) if self._reading else None
         still = watch.still_seconds(task, now)
-        seen = closed.leases.get(str(task)) if closed else None
-        if still is not None and seen is not None and seen.counter == watch.counter(task):
-            # The counter only grows, so it stood still from the closer's look until ours as well.
-            still += max(0.0, seen.still_seconds)
+        views = (leases.get(str(task)) for leases in seen)
+        # The counter only grows, so while it is the same it stood still from the others' look until ours as well.
+        credit = [view.still_seconds for view in views if view is not None and view.counter == watch.counter(task)]
+        if still is not None:
+            still += max(0.0, *credit) if credit else 0.0
         names = _names(row)
         # A node that Slurm says nothing about is no node that answers.
         nodes = [self._nodes[name] for name in names] if all(name in self._nodes for name in names) else []

@@ -38,7 +38,8 @@ def clear_generation(context: TaskContext, outcome: Outcome, *, winner: bool) ->
     proven = frozenset({0}) if fence_stuck or outcome is Outcome.LEASE_LOST else frozenset()
     clearing = _OverTheHead(context, proven)
     if teardown.carry_out(context, action, seconds=context.thresholds.teardown, clearing=clearing):
-        context.board.clear(f"nothing of generation {context.array_job_id} is left to cancel")
+        why = f"nothing of generation {context.array_job_id} is left to cancel"
+        context.board.clear(why, leases=context.leases_seen())
 
 
 def _is_my_turn(context: TaskContext) -> bool:
@@ -110,9 +111,10 @@ class _OverTheHead:
         return frozenset(task for task, host in hosts.items() if is_unreachable(nodes.get(host)))
 
     def _suspects(self, reading: QueueReading) -> dict[int, QueuedTask]:
-        """Live tasks other than the caller whose counter stood still for two intervals under our eyes.
+        """Tasks that may block the next generation and whose counter stood still for two intervals under our eyes.
 
-        One that left is among them: its node may have died after it wrote so, and then it blocks the next generation.
+        One that left is among them: its node may have died after it wrote so. One that is proven dead is not: looking
+        at its silent node once more takes ten seconds, which the others would wait for.
         """
         context = self._context
         rows = {
@@ -120,14 +122,20 @@ class _OverTheHead:
             for row in reading.of(context.array_job_id)
             if row.array_task_id is not None
             and row.array_task_id != context.identity.array_task_id
+            and row.array_task_id not in self._proven
             and row.nodelist
-            and not row.state.is_terminal
+            and teardown.blocks_singleton(row)
         }
+        known = context.watcher.latest().leases
         began = context.clock.monotonic()
         self._watch.observe(context.board.leases(tuple(rows)), context.clock.monotonic())
         found = {}
         for task, row in rows.items():
             still, interval = self._watch.still_seconds(task, began), self._watch.interval(task)
+            view = known.get(task)
+            if still is not None and view is not None and view.counter == self._watch.counter(task):
+                # Most clearings follow a proof of death, during which a second dead task stood still as well.
+                still = max(still, view.still_seconds)
             if still is not None and interval is not None and still >= stillness_seconds(interval):
                 found[task] = row
         return found

@@ -63,12 +63,12 @@ def choose_cancels(
     pending = tuple(sorted({row.array_job_id for row in ours if row.state.is_pending}))
     if pending or action in (TeardownAction.CANCEL_REST, TeardownAction.RELEASE_SPARES):
         return Cancels(pending_arrays=pending)
-    blocking = [row for row in ours if _blocks(row) and row.array_task_id not in spared]
+    blocking = [row for row in ours if blocks_singleton(row) and row.array_task_id not in spared]
     tasks = tuple(row.spec for row in blocking if may_take is None or row.array_task_id in may_take)
     return Cancels(tasks=tasks, waiting=tuple(row.spec for row in blocking if row.spec not in tasks))
 
 
-def _blocks(row: QueuedTask) -> bool:
+def blocks_singleton(row: QueuedTask) -> bool:
     """It keeps singleton from starting the next generation; a COMPLETING task does not."""
     return not row.state.is_terminal and not row.state.is_pending and row.state is not JobState.COMPLETING
 

@@ -112,10 +112,14 @@ class Left(ControlRecord, frozen=True, kw_only=True):
 
 
 class Cleared(ControlRecord, frozen=True, kw_only=True):
-    """`cleared.json`: the queue was read again and nothing of the closed generation is left to cancel."""
+    """`cleared.json`: the queue was read again and nothing of the closed generation is left to cancel.
+
+    `leases` as in `closed.json`, but at the end of the clearing, when a silent task has stood still for longer.
+    """
 
     cleared_at: str
     evidence: str
+    leases: dict[str, LeaseSeen] = {}
 
 
 class Inquiry(ControlRecord, frozen=True, kw_only=True):

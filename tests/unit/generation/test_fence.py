@@ -235,6 +235,31 @@ def test_the_time_that_the_closer_saw_a_lease_stand_still_counts(lab: Lab, succe
     assert NEEDED - 40 <= waited <= NEEDED - 40 + 6
 
 
+def test_the_time_until_the_clearing_was_done_counts_as_well(lab: Lab, successor: TaskContext) -> None:
+    zero = lab.arrive(1, 0)
+    lab.slurm.lose_node("n1")
+    freeze(zero)
+    close_with_credit(lab, counter=1, still_seconds=20.0)
+    seen = LeaseSeen(counter=1, still_seconds=44.0, interval_seconds=5.0)
+    lab.context(1, 1).board.clear("nothing is left", {0: seen})
+    waited = wait(lab, Fence(successor), 200)
+    assert waited is not None
+    assert waited <= NEEDED - 44 + 6
+
+
+def test_a_lease_that_moved_since_the_clearing_gets_no_credit_from_it(lab: Lab, successor: TaskContext) -> None:
+    zero = lab.arrive(1, 0)
+    lab.slurm.lose_node("n1")
+    close_with_credit(lab, counter=1, still_seconds=20.0)
+    seen = LeaseSeen(counter=1, still_seconds=1000.0, interval_seconds=5.0)
+    lab.context(1, 1).board.clear("nothing is left", {0: seen})
+    lab.clock.advance(6)
+    freeze(zero)
+    waited = wait(lab, Fence(successor), 200)
+    assert waited is not None
+    assert waited >= NEEDED
+
+
 def test_a_lease_that_moved_since_the_closer_looked_gets_no_credit(lab: Lab, successor: TaskContext) -> None:
     zero = lab.arrive(1, 0)
     lab.slurm.lose_node("n1")

@@ -146,7 +146,7 @@ def test_who_comes_second_to_close_waits_for_the_first_and_asks_slurm_nothing(
     other.board.close(Outcome.LEASE_LOST, exit_code=None, evidence=("dead",), leases={})
     for second in range(6):
         lab.clock.after(second, lambda second=second: other.board.note_inquiry(0, "clearing", f"for {second} s"))
-    lab.clock.after(6, lambda: other.board.clear("nothing is left"))
+    lab.clock.after(6, lambda: other.board.clear("nothing is left", {}))
     lab.slurm.calls.clear()
     began = lab.clock.monotonic()
     code = Peer(peer)._close(Outcome.LEASE_LOST, "the own proof", ranks_gone=True)

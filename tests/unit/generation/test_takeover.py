@@ -33,7 +33,7 @@ def test_the_winner_cancels_a_task_zero_that_is_proven_dead_at_once_and_the_next
     clear_generation(winner, Outcome.LEASE_LOST, winner=True)
     assert lab.clock.monotonic() - began <= 3
     assert lab.states(1) == {0: "COMPLETING", 1: "RUNNING", 2: "RUNNING", 3: "CANCELLED", 4: "CANCELLED"}
-    assert winner.board.is_cleared()
+    assert winner.board.cleared()
     lab.slurm.finish("1_1")
     lab.slurm.finish("1_2")
     assert lab.states(5)[0] == "RUNNING"
@@ -52,7 +52,30 @@ def test_a_second_dead_node_is_taken_as_soon_as_slurm_calls_it_silent(
     clear_generation(winner, Outcome.LEASE_LOST, winner=True)
     assert lab.states(1)[2] == "COMPLETING"
     assert lab.clock.monotonic() - began <= 30
-    assert winner.board.is_cleared()
+    # Task 0 is proven dead: a look at its node once more would only delay the other one.
+    assert {call.arguments[0] for call in lab.slurm.asked("nudge")} == {"1_2"}
+    assert winner.board.cleared()
+
+
+def test_a_second_dead_node_that_stood_still_before_the_clearing_is_looked_at_at_once(
+    lab: Lab, task_zero: TaskContext, winner: TaskContext
+) -> None:
+    other = lab.arrive(1, 2)
+    for node in ("n1", "n3"):
+        lab.slurm.lose_node(node)
+    freeze(task_zero)
+    freeze(other)
+    winner.watcher.latest()
+    lab.clock.advance(20)
+    winner.board.leave("closed")
+    began = lab.clock.monotonic()
+    clear_generation(winner, Outcome.LEASE_LOST, winner=True)
+    (nudged,) = lab.slurm.asked("nudge")
+    assert nudged.arguments[0] == "1_2"
+    assert lab.clock.monotonic() - began <= 20
+    cleared = winner.board.cleared()
+    assert cleared is not None
+    assert cleared.leases["2"].still_seconds >= 20
 
 
 def test_a_node_that_dies_after_its_task_left_does_not_block_the_next_generation(
@@ -91,7 +114,7 @@ def test_who_leaves_in_time_is_not_cancelled(lab: Lab, task_zero: TaskContext, w
     clear_generation(winner, Outcome.RENDEZVOUS_LOST, winner=True)
     assert lab.states(1)[0] == "FAILED"
     assert [call.arguments for call in lab.slurm.asked("cancel")] == [(("1",), True)]
-    assert winner.board.is_cleared()
+    assert winner.board.cleared()
 
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o.value not in ("lease_lost", "rendezvous_lost", "stuck")])
@@ -118,7 +141,7 @@ def test_the_others_wait_for_the_marker_and_ask_slurm_nothing(
     asked = len(lab.slurm.calls)
     for second in range(1, 12):
         lab.clock.after(second, lambda second=second: winner.board.note_inquiry(0, "clearing", f"for {second} s"))
-    lab.clock.after(12, lambda: winner.board.clear("nothing is left"))
+    lab.clock.after(12, lambda: winner.board.clear("nothing is left", {}))
     began = lab.clock.monotonic()
     clear_generation(other, Outcome.LEASE_LOST, winner=False)
     assert 12 <= lab.clock.monotonic() - began <= 13
@@ -137,7 +160,7 @@ def test_a_dead_winner_delays_and_never_blocks(lab: Lab, task_zero: TaskContext,
     clear_generation(other, Outcome.LEASE_LOST, winner=False)
     assert lab.clock.monotonic() - began <= 30
     assert lab.states(1)[0] == "COMPLETING"
-    assert other.board.is_cleared()
+    assert other.board.cleared()
 
 
 def test_after_a_dead_winner_the_others_start_in_turn_and_not_all_at_once(
@@ -153,7 +176,7 @@ def test_after_a_dead_winner_the_others_start_in_turn_and_not_all_at_once(
         clear_generation(lab.context(1, task), Outcome.LEASE_LOST, winner=False)
         # With a Slurm that stays away each tries for the same time once it has started.
         seconds[task] = lab.clock.monotonic() - began
-        assert not context.board.is_cleared()
+        assert not context.board.cleared()
     assert seconds[2] - seconds[1] >= 2
     # Task 1 wrote the note itself, so it only waits for its turn; task 2 also for the quiet time.
     assert seconds[2] >= 120 + 15
