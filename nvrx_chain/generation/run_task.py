@@ -27,12 +27,15 @@ from nvrx_chain.generation.launcher_process import (
 from nvrx_chain.generation.lease import LeaseWriter, lease_interval_seconds
 from nvrx_chain.generation.peer import Peer
 from nvrx_chain.generation.signals import SignalFlags
+from nvrx_chain.generation.task_log import TaskLog
 from nvrx_chain.generation.task_zero import TaskZero
 from nvrx_chain.generation.watcher import CROWD, BoardWatcher
 from nvrx_chain.generation.wrapper import Wrapper
 from nvrx_chain.launchers.choose import plan_launch
 from nvrx_chain.launchers.seats import LaunchRequest, Seat
 from nvrx_chain.records.chain import ChainFiles, read_manifest
+from nvrx_chain.records.control import Rendezvous
+from nvrx_chain.records.files import refresh_names
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import ChainManifest, LauncherKind
 from nvrx_chain.slurm.client import SlurmClient
@@ -41,6 +44,9 @@ from nvrx_chain.slurm.command_client import CommandLineClient
 log = logging.getLogger(__name__)
 
 STEP_BOOKED_SECONDS = 5
+LAST_WORDS_SECONDS = 2.0
+RENDEZVOUS_SECONDS = 90.0
+RENDEZVOUS_POLL_SECONDS = 0.5
 
 
 def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
@@ -49,29 +55,39 @@ def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
     signals.install()
     clock = SystemClock()
     context = build_context(run_dir, environ, clock, CommandLineClient(environ=environ, clock=clock), signals)
-    log.info("run-task task=%s host=%s pid=%s", context.identity.spec, context.identity.host, context.identity.pid)
-    context.lease.start()
-    context.board.join()
+    identity = context.identity
+    task_log = TaskLog(context.board.directory.task_log(identity.array_task_id))
+    log.info("run-task task=%s host=%s pid=%s", identity.spec, identity.host, identity.pid)
+    try:
+        code = _live(context)
+        log.info("run-task ends code=%s", int(code))
+    finally:
+        task_log.close(LAST_WORDS_SECONDS)
+    return code
+
+
+def _live(context: TaskContext) -> ExitCode:
+    if context.identity.restart_count == 0:
+        # A start that is going to refuse must not move the lease by which ranks of the first one, cut off, still live.
+        context.lease.start()
+        context.board.join()
     context.watcher.start()
     try:
-        code = TaskZero(context).run() if context.identity.array_task_id == 0 else Peer(context).run()
+        return TaskZero(context).run() if context.identity.array_task_id == 0 else Peer(context).run()
     finally:
         context.lease.stop()
         context.watcher.stop()
-    log.info("run-task ends code=%s", int(code))
-    return code
 
 
 def build_context(
     run_dir: Path, environ: Mapping[str, str], clock: Clock, client: SlurmClient, signals: SignalFlags
 ) -> TaskContext:
-    """The context of this array task. Makes the generation's directories and starts logging there."""
+    """The context of this array task. Makes the generation's directories."""
     directory = RunDirectory(run_dir)
     manifest = read_manifest(directory)
     identity = read_identity(environ)
     board = Board(directory.generation(identity.array_job_id), identity, clock)
     board.prepare()
-    _log_to(board.directory.task_log(identity.array_task_id))
     chain = ChainFiles(directory, manifest.chain_id)
     total = manifest.shape.total
     interval = lease_interval_seconds(manifest.thresholds.lease_interval, identity.array_task_id, total)
@@ -96,7 +112,11 @@ def _start_launcher(
 ) -> LauncherProcess:
     for node in identity.nodes:
         # An exit file of an earlier launch of this task would look like the end of this one.
-        board.directory.launcher_exit(identity.array_task_id, node).unlink(missing_ok=True)
+        path = board.directory.launcher_exit(identity.array_task_id, node)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RecordError(f"removing {path}: {error.strerror or error}", part=path.name) from error
     command = interpreter_argv(manifest.interpreter, "run-launcher", "--run-dir", str(Path(manifest.run_directory)))
     argv = srun_argv(len(identity.nodes), command)
     return SrunLauncher(argv, step_environment(environ), board.directory.launcher_log(identity.array_task_id))
@@ -110,9 +130,7 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
     identity = read_identity(environ)
     board = Board(directory.generation(identity.array_job_id), identity, clock)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    rendezvous = board.rendezvous()
-    if rendezvous is None:
-        raise RecordError("starting the launcher: there is no rendezvous file", part=str(board.directory.rendezvous))
+    rendezvous = await_rendezvous(board, clock)
     node = environ.get("SLURMD_NODENAME") or identity.host
     index = int(environ.get("SLURM_PROCID") or "0")
     seat = Seat(
@@ -188,21 +206,28 @@ def _launcher_output(board: Board, manifest: ChainManifest, identity: TaskIdenti
     return path.with_name(f"{path.stem}.{node}.log") if manifest.shape.nodes_per_task > 1 else path
 
 
-def _log_to(path: Path) -> None:
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    try:
-        handlers.append(logging.FileHandler(path))
-    except OSError as error:
-        raise RecordError(f"opening the log {path}: {error.strerror or error}", part=path.name) from error
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
-    for handler in handlers:
-        handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+def await_rendezvous(board: Board, clock: Clock) -> Rendezvous:
+    """The rendezvous that run-task has seen start with a seat for this task. Raises RecordError when it does not come.
+
+    run-task may be on another node: here an older file can be served for as long as NFS caches.
+    """
+    never = threading.Event()
+    deadline = clock.monotonic() + RENDEZVOUS_SECONDS
+    while True:
+        refresh_names(board.directory.control)
+        found = board.rendezvous()
+        if found is not None and found.started_at is not None and board.identity.array_task_id in found.members:
+            return found
+        if clock.monotonic() > deadline:
+            raise RecordError(
+                "starting the launcher: there is no started rendezvous with a seat for this task",
+                part=str(board.directory.rendezvous),
+            )
+        clock.wait(never, RENDEZVOUS_POLL_SECONDS)
 
 
 def exit_process(code: int) -> None:
     """End without waiting for threads that hang in a file system or in Slurm."""
-    logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -70,7 +70,7 @@ def _values(request: LaunchRequest) -> dict[str, str]:
 def _fill(word: str, values: dict[str, str]) -> str:
     try:
         return word.format(**values)
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
         known = ", ".join("{" + name + "}" for name in (*FIELDS, "workload"))
         raise UsageError(
             "reading --launcher-command", part=word, hint=f"known fields: {known}; write {{{{ for a brace"

@@ -1,0 +1,197 @@
+"""The command line of each launcher, parsed back: sizes agree with the shape, the workload is not changed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvrx_chain.errors import UsageError
+from nvrx_chain.launchers.choose import plan_launch
+from nvrx_chain.launchers.command import FIELDS, check_template
+from nvrx_chain.launchers.seats import LaunchPlan, LaunchRequest, Seat, takes_hot_spares
+from nvrx_chain.records.manifest import Launcher, LauncherKind, Shape
+
+PYTHON = "/opt/v e n v/bin/python"
+WORKLOAD = ("train it.py", "--lr", "1e-4", "--name=a&b#c'\"100%", "--nnodes=99", "{host}")
+
+shapes = st.builds(
+    Shape,
+    train_tasks=st.integers(1, 500),
+    hot_spares=st.integers(0, 20),
+    cold_spares=st.integers(0, 20),
+    nodes_per_task=st.integers(1, 64),
+    gpus_per_node=st.just(8),
+    procs_per_node=st.integers(1, 16),
+    segment=st.one_of(st.none(), st.integers(1, 16)),
+)
+
+
+def seat(task: int = 0, node_index: int = 0, shape: Shape | None = None) -> Seat:
+    size = shape.nodes_per_task if shape else 1
+    return Seat(
+        array_job_id=77,
+        array_task_id=task,
+        node_index=node_index,
+        node=f"n{task}-{node_index}",
+        rendezvous_host="n0-0",
+        rendezvous_port=20123,
+        nonce="ab12cd34",
+        node_rank=task * size + node_index,
+        cycle_info_dir="/run dir/cycle_infos",
+        application_log="/run dir/logs/app_0.log",
+        run_directory="/run dir",
+        checkpoint_iteration_file="/run dir/latest.txt",
+    )
+
+
+def plan(kind: LauncherKind, shape: Shape, where: Seat, command: tuple[str, ...] = ()) -> LaunchPlan:
+    launcher = Launcher(kind=kind, python=PYTHON, max_restarts=7, no_restart_exit_code=42, command=command)
+    return plan_launch(LaunchRequest(launcher=launcher, shape=shape, workload=WORKLOAD, seat=where))
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the launcher's own options back; what is left begins with the workload."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for option in ("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr"):
+        parser.add_argument(f"--{option}")
+    for option in ("nproc-per-node", "max-restarts", "ft-no-restart-exit-code", "ft-segment"):
+        parser.add_argument(f"--{option}", type=int)
+    for option in ("ft-cycle-info-dir", "ft-per-cycle-applog-prefix", "ft-checkpoint-iteration-file"):
+        parser.add_argument(f"--{option}")
+    parser.add_argument("workload", nargs=argparse.REMAINDER)
+    assert argv[0] == PYTHON
+    assert argv[1] == "-m"
+    return parser.parse_args(argv[3:])
+
+
+@given(shape=shapes)
+def test_ft_launcher_takes_every_node_that_can_be_alive_and_trains_on_those_of_the_training_tasks(shape: Shape) -> None:
+    options = parse(plan(LauncherKind.FT_LAUNCHER, shape, seat(shape=shape)).argv)
+    least, _, most = options.nnodes.partition(":")
+    assert int(least) == shape.train_tasks * shape.nodes_per_task
+    # One agent more than the maximum closes the rendezvous for all: it must hold all that the throttle lets run.
+    assert int(most) == shape.throttle * shape.nodes_per_task
+    assert int(most) >= int(least) >= 1
+    assert shape.throttle <= shape.total
+    assert int(least) * options.nproc_per_node == shape.world_size
+    assert options.ft_segment == shape.segment
+
+
+@given(shape=shapes)
+def test_torchrun_gets_exactly_the_nodes_that_train(shape: Shape) -> None:
+    options = parse(plan(LauncherKind.TORCHRUN, shape, seat(shape=shape)).argv)
+    assert int(options.nnodes) == shape.train_tasks * shape.nodes_per_task
+    assert int(options.nnodes) * options.nproc_per_node == shape.world_size
+
+
+SHAPE = Shape(train_tasks=4, hot_spares=1, cold_spares=2, nodes_per_task=2, gpus_per_node=8, procs_per_node=8)
+BOTH = [LauncherKind.FT_LAUNCHER, LauncherKind.TORCHRUN]
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_one_node_of_all_is_the_host_and_it_is_the_one_that_was_published(kind: LauncherKind) -> None:
+    hosts = []
+    for task in range(SHAPE.total):
+        for index in range(SHAPE.nodes_per_task):
+            options = parse(plan(kind, SHAPE, seat(task, index, SHAPE)).argv)
+            assert options.rdzv_endpoint == "n0-0:20123"
+            assert options.rdzv_backend == "c10d"
+            if options.rdzv_conf == "is_host=1":
+                hosts.append((task, index))
+            else:
+                assert options.rdzv_conf == "is_host=0"
+    assert hosts == [(0, 0)]
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_two_starts_never_share_a_namespace(kind: LauncherKind) -> None:
+    run_id = parse(plan(kind, SHAPE, seat()).argv).rdzv_id
+    assert "77" in run_id
+    assert "ab12cd34" in run_id
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_workload_is_passed_on_word_for_word(kind: LauncherKind) -> None:
+    assert plan(kind, SHAPE, seat()).argv[-len(WORKLOAD) :] == WORKLOAD
+    assert parse(plan(kind, SHAPE, seat()).argv).workload == list(WORKLOAD)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_restart_budget_of_the_chain_is_the_launcher_s(kind: LauncherKind) -> None:
+    assert parse(plan(kind, SHAPE, seat()).argv).max_restarts == 7
+
+
+def test_ft_launcher_is_told_the_no_restart_code_and_where_its_files_go() -> None:
+    options = parse(plan(LauncherKind.FT_LAUNCHER, SHAPE, seat()).argv)
+    assert options.ft_no_restart_exit_code == 42
+    assert options.ft_cycle_info_dir == "/run dir/cycle_infos"
+    assert options.ft_per_cycle_applog_prefix == "/run dir/logs/app_0.log"
+    assert options.ft_checkpoint_iteration_file == "/run dir/latest.txt"
+
+
+def test_torchrun_keeps_no_store_of_an_earlier_attempt() -> None:
+    assert plan(LauncherKind.TORCHRUN, SHAPE, seat()).environment == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def test_only_ft_launcher_lets_spares_join() -> None:
+    assert [kind for kind in LauncherKind if takes_hot_spares(kind)] == [LauncherKind.FT_LAUNCHER]
+
+
+# Any command
+
+
+def command(*words: str, task: int = 1, node_index: int = 1) -> LaunchPlan:
+    return plan(LauncherKind.COMMAND, SHAPE, seat(task, node_index, SHAPE), words)
+
+
+def test_every_field_of_a_template_is_filled_in() -> None:
+    words = tuple(f"{name}={{{name}}}" for name in FIELDS)
+    argv = command(*words).argv[: len(words)]
+    assert dict(word.split("=", 1) for word in argv) == {
+        "host": "n0-0",
+        "port": "20123",
+        "nnodes": "8",
+        "min_nodes": "8",
+        "max_nodes": "10",
+        "nproc": "8",
+        "node_rank": "3",
+        "is_host": "0",
+        "job_id": "77",
+        "task_id": "1",
+        "run_id": "77-ab12cd34",
+        "run_dir": "/run dir",
+        "python": PYTHON,
+        "max_restarts": "7",
+    }
+
+
+def test_the_workload_goes_where_the_template_says_and_else_to_the_end_and_is_never_filled_in() -> None:
+    assert command("sh", "{workload}", "--", "end").argv == ("sh", *WORKLOAD, "--", "end")
+    assert command("sh", "-c").argv == ("sh", "-c", *WORKLOAD)
+    assert command().argv == WORKLOAD
+
+
+def test_a_brace_is_written_twice() -> None:
+    assert command("{{host}}", "{workload}").argv[0] == "{host}"
+
+
+def test_the_host_and_port_are_in_the_environment_too() -> None:
+    assert command("x").environment == {"MASTER_ADDR": "n0-0", "MASTER_PORT": "20123"}
+
+
+@pytest.mark.parametrize(
+    "word", ["{nodes}", "{", "}", "{host", "{0}", "{}", "{host.name}", "{host[a]}", "{host!x}", "{port:d}"]
+)
+def test_a_template_that_cannot_be_filled_is_refused_by_its_word(word: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_template(("sh", word))
+    assert refused.value.part == word
+    assert "{port}" in str(refused.value)
+
+
+def test_a_good_template_is_taken() -> None:
+    check_template(("sh", "-c", "run --host {host}:{port} --rank {node_rank} {{x}}", "{workload}"))
