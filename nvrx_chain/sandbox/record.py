@@ -32,7 +32,9 @@ SCHEMA = 1
 
 # 127.0.0.x and 127.0.1.x are in use: localhost, and Debian's address of the machine's own name.
 _SLOTS = range(10, 250)
-_FIRST_PORT = 20_000
+# Away from the ports of rendezvous hosts (20,000 to 31,999): a generation probes its port seconds before its launcher
+# binds it, and the next sandbox would take it in between.
+_PORTS = range(10_000, 20_000)
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_SECONDS = 60.0
@@ -222,11 +224,11 @@ def _ports_of(place: Place) -> frozenset[int]:
 def _choose_ports(config: SandboxConfig, taken: set[int]) -> Ports:
     wanted = config.nodes + 1 + int(config.accounting)
     # Above this the kernel gives ports away to every outgoing connection.
-    end = int(_EPHEMERAL.read_text().split()[0])
-    free = (port for port in range(_FIRST_PORT, max(end, _FIRST_PORT)) if port not in taken and _is_free(port))
+    end = min(_PORTS.stop, int(_EPHEMERAL.read_text().split()[0]))
+    free = (port for port in range(_PORTS.start, end) if port not in taken and _is_free(port))
     chosen = list(itertools.islice(free, wanted))
     if len(chosen) < wanted:
-        raise SandboxError(f"starting a sandbox: fewer than {wanted} free ports from {_FIRST_PORT} to {end}")
+        raise SandboxError(f"starting a sandbox: fewer than {wanted} free ports from {_PORTS.start} to {end}")
     controller, *others = chosen
     database = others.pop() if config.accounting else None
     return Ports(controller=controller, nodes=tuple(others), database_daemon=database)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import SandboxError, Unobserved
+from nvrx_chain.generation import rendezvous
 from nvrx_chain.sandbox import record
 from nvrx_chain.sandbox.config import Place, SandboxConfig
 from nvrx_chain.sandbox.processes import Daemon
@@ -78,6 +79,12 @@ def test_ports_stay_below_those_that_the_kernel_gives_away(register: Path, tmp_p
     first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     _, state = _claim(tmp_path / "one", nodes=50)
     assert max(state.ports.all) < first_ephemeral
+
+
+def test_ports_are_never_those_of_a_rendezvous(register: Path, tmp_path: Path) -> None:
+    # A generation probes its port and binds it seconds later: a sandbox that starts in between must not take it.
+    _, state = _claim(tmp_path / "one", nodes=50)
+    assert not state.ports.all & set(range(rendezvous.PORT_BASE, rendezvous.PORT_BASE + rendezvous.PORT_SPAN))
 
 
 def test_a_directory_has_one_sandbox(register: Path, tmp_path: Path) -> None:
