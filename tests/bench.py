@@ -52,6 +52,7 @@ COLUMNS = (
 
 def main() -> int:
     """Run the tests and write the report; the exit code of pytest."""
+    commit = read_commit()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "figures.jsonl"
         path.touch()
@@ -61,7 +62,7 @@ def main() -> int:
         )
         figures = read_figures(path)
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    page = render_report(figures, date=date, commit=read_commit(), machine=describe_machine())
+    page = render_report(figures, date=date, commit=commit, machine=describe_machine())
     REPORT.write_text(page + soak_section(REPORT.read_text() if REPORT.exists() else ""))
     print(f"wrote {REPORT.relative_to(ROOT)}")
     return done.returncode
