@@ -122,14 +122,16 @@ class Session:
 
     def _watch(self, process: LauncherProcess) -> StopOrder | None:
         while process.poll() is None:
-            order = self._common_order() or self._walltime_order(process) or self._tick(self._snapshot())
+            # One picture for all of them: what they decide must not rest on different moments.
+            snapshot = self._snapshot()
+            order = self._common_order(snapshot) or self._walltime_order(process, snapshot) or self._tick(snapshot)
             if order is not None:
                 return order
             self._context.pause(LOOP_SECONDS)
         return None
 
-    def _common_order(self) -> StopOrder | None:
-        context, snapshot = self._context, self._snapshot()
+    def _common_order(self, snapshot: Snapshot) -> StopOrder | None:
+        context = self._context
         terminated = self._terminated_order()
         if terminated is not None:
             return terminated
@@ -186,14 +188,14 @@ class Session:
             cause=StopCause.NODE_FAILED, reason=f"the launcher on {first.node} exited with {first.exit_code}"
         )
 
-    def _walltime_order(self, process: LauncherProcess) -> StopOrder | None:
+    def _walltime_order(self, process: LauncherProcess, snapshot: Snapshot) -> StopOrder | None:
         """Forward the warning of the time limit once; stop when the time to save is over."""
         context, now = self._context, self._context.clock.monotonic()
         if context.signals.walltime_warned and not self._announced:
             # The ranks save together, and only one task may have been warned: tell all of them.
             self._announced = True
             self._announcement.start(context.board.warn_of_walltime)
-        if self._save_asked_at is None and (context.signals.walltime_warned or self._snapshot().walltime):
+        if self._save_asked_at is None and (context.signals.walltime_warned or snapshot.walltime):
             self._save_asked_at = now
             log.info("time limit near: asking the ranks to save seconds=%.0f", save_seconds(context))
             process.save()

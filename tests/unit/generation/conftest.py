@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,17 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(f"10.0.0.{node[1]}" if node else host, *rest, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that is possible: hours of leases are written, and a disk takes a while to sync each."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp(prefix="nvrx-chain-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture
