@@ -193,8 +193,8 @@ def test_launchers_that_lost_a_living_host_close_the_generation(
     lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
 ) -> None:
     lab.clock.after(10, lambda: launcher.exit(1, lost=True))
-    lab.clock.after(35, lambda: (task_zero.board.leave("closed"), lab.slurm.finish("1_0", 75)))
-    lab.clock.after(35, lambda: lab.slurm.finish("1_2"))
+    lab.clock.after(45, lambda: (task_zero.board.leave("closed"), lab.slurm.finish("1_0", 75)))
+    lab.clock.after(45, lambda: lab.slurm.finish("1_2"))
     assert Peer(peer).run() is ExitCode.HOST_LOST
     assert outcome(lab) is Outcome.RENDEZVOUS_LOST
     # The host's own launcher may just have ended; only after a while it is taken for unreachable.
@@ -202,7 +202,8 @@ def test_launchers_that_lost_a_living_host_close_the_generation(
     assert closed is not None
     closed_at = parse_time(closed.closed_at)
     assert closed_at is not None
-    assert 30 <= (closed_at - lab.began).total_seconds() <= 33
+    # A question to Slurm passes its time within one turn of the loop here.
+    assert 30 <= (closed_at - lab.began).total_seconds() <= 40
 
 
 def test_a_host_that_closes_in_time_is_not_called_lost(
@@ -282,7 +283,7 @@ def test_a_log_or_a_checkpoint_that_grows_is_a_sign_of_life(short: Lab) -> None:
 
     def train() -> None:
         short.checkpoint(int(short.clock.monotonic()))
-        short.clock.after(50, train)
+        short.clock.after(20, train)
 
     train()
     short.clock.after(350, lambda: terminate(context))
