@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvrx_chain.errors import NvrxError, Unobserved
+from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.hooks import Hook, switched_off
@@ -20,7 +21,8 @@ from nvrx_chain.liveness import LeaseWatch, fenced_after_seconds, is_unreachable
 from nvrx_chain.records.control import LeaseSeen
 from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
-from nvrx_chain.slurm.model import Node, QueuedTask, QueueReading
+from nvrx_chain.slurm.identity import verify_task
+from nvrx_chain.slurm.model import Node, QueuedTask
 from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_chain.slurm.states import JobState
 
@@ -67,6 +69,17 @@ def judge_fence(task: EarlierTask, thresholds: Thresholds) -> str | None:
     return f"task {task.array_task_id}{where} is {state}, has not left, its lease {still} of {needed:.0f} s"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmView:
+    """What Slurm said last: the rows of the earlier tasks that are ours, and the nodes of these."""
+
+    rows: Mapping[tuple[int, int], QueuedTask]
+    nodes: Mapping[str, Node]
+
+
+_NOTHING_SEEN = SlurmView(rows={}, nodes={})
+
+
 class Fence:
     """Waits until every earlier generation of this chain is certainly without ranks."""
 
@@ -76,8 +89,8 @@ class Fence:
         self._boards: dict[int, Board] | Unobserved = Unobserved("not looked yet")
         self._told: set[int] = set()
         self._asked_at: float | None = None
-        self._reading: QueueReading | None = None
-        self._nodes: Mapping[str, Node] = {}
+        self._question: Background[SlurmView] = Background(context.spawn, "question about the predecessor")
+        self._slurm = _NOTHING_SEEN
 
     def _unfenced(self) -> list[int] | Unobserved:
         """Earlier generations, newest first, back to and including the last one that launched: its own fence has
@@ -165,7 +178,7 @@ class Fence:
     def _earlier_task(
         self, job: int, task: int, watch: LeaseWatch, seen: Sequence[Mapping[str, LeaseSeen]], now: float
     ) -> EarlierTask:
-        row = self._reading.task(job, task) if self._reading else None
+        row = self._slurm.rows.get((job, task))
         still = watch.still_seconds(task, now)
         views = (leases.get(str(task)) for leases in seen)
         # The counter only grows, so while it is the same it stood still from the others' look until ours as well.
@@ -174,7 +187,8 @@ class Fence:
             still += max(0.0, *credit) if credit else 0.0
         names = _names(row)
         # A node that Slurm says nothing about is no node that answers.
-        nodes = [self._nodes[name] for name in names] if all(name in self._nodes for name in names) else []
+        known = self._slurm.nodes
+        nodes = [known[name] for name in names] if all(name in known for name in names) else []
         return EarlierTask(
             array_task_id=task,
             left=False,
@@ -185,18 +199,31 @@ class Fence:
         )
 
     def _ask_slurm(self, now: float) -> None:
-        if self._asked_at is not None and now - self._asked_at < ASK_SLURM_SECONDS:
-            return
-        self._asked_at = now
+        """Ask from time to time, in the background: a TERM that comes meanwhile must be answered within KillWait."""
+        if self._asked_at is None or now - self._asked_at >= ASK_SLURM_SECONDS:
+            if not self._question.busy:
+                self._asked_at = now
+            self._question.start(self._look)
+        answered = self._question.take()
+        if answered is not None:
+            self._slurm = _NOTHING_SEEN if isinstance(answered.value, Unobserved) else answered.value
+
+    def _look(self) -> SlurmView:
         reading = self._context.client.queue(self._context.manifest.user)
-        self._reading = None if isinstance(reading, Unobserved) else reading
-        names: set[str] = set()
         boards = self._find_boards()
-        for job in () if isinstance(boards, Unobserved) else boards:
-            for row in self._reading.of(job) if self._reading else ():
-                names.update(_names(row))
-        nodes = self._context.client.nodes(sorted(names)) if names else {}
-        self._nodes = {} if isinstance(nodes, Unobserved) else nodes
+        if isinstance(reading, Unobserved) or isinstance(boards, Unobserved):
+            return _NOTHING_SEEN
+        identity = self._context.chain_identity()
+        rows: dict[tuple[int, int], QueuedTask] = {}
+        for job in boards:
+            for task in {row.array_task_id for row in reading.of(job) if row.array_task_id is not None}:
+                row = reading.task(job, task)
+                # An id can have been given out again: the end of somebody else's job is no proof.
+                if row is not None and verify_task(row, identity) is None:
+                    rows[job, task] = row
+        names = sorted({name for row in rows.values() for name in _names(row)})
+        nodes = self._context.client.nodes(names) if names else {}
+        return SlurmView(rows=rows, nodes={} if isinstance(nodes, Unobserved) else nodes)
 
 
 def _names(row: QueuedTask | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.slurm.model import Node, QueuedTask
 from nvrx_chain.slurm.states import JobState, NodeState
-from tests.fakes.generation_lab import Lab, freeze, read
+from tests.fakes.generation_lab import HeldWork, Lab, freeze, read
 
 THRESHOLDS = Thresholds()
 NEEDED = 20.0 + 10.0 + 15.0
@@ -294,6 +294,27 @@ def test_slurm_is_asked_at_most_every_five_seconds_for_any_number_of_tasks(lab: 
     wait(lab, Fence(successor), 60)
     assert len(lab.slurm.asked("queue")) <= 14
     assert len(lab.slurm.asked("nodes")) <= 14
+
+
+def test_a_slurm_that_hangs_holds_up_nobody_and_is_asked_once(lab: Lab) -> None:
+    hanging = HeldWork()
+    successor = lab.context(5, 0, spawn=hanging)
+    lab.arrive(1, 0)
+    fence = Fence(successor)
+    assert wait(lab, fence, 30) is None
+    assert hanging.names == ["question about the predecessor"]
+    lab.slurm.finish("1_0", 1)
+    hanging.release()
+    assert fence.blockers() == ()
+
+
+def test_the_end_of_a_job_that_only_has_the_same_id_is_no_proof(lab: Lab, successor: TaskContext) -> None:
+    lab.arrive(1, 0)
+    lab.slurm.finish("1_0", 1)
+    lab.record(1, 1, submitted_at="2025-06-01T00:00:00Z")
+    blockers = Fence(successor).blockers()
+    assert len(blockers) == 1
+    assert "not listed" in blockers[0]
 
 
 def launched(lab: Lab, job: int) -> None:
