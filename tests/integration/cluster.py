@@ -180,7 +180,7 @@ class Cluster:
 
     # Between tests
 
-    def reset(self, seconds: float = 20.0) -> None:
+    def reset(self, seconds: float = 10.0) -> None:
         """End every job and bring every node back. Raises AssertionError or SandboxError when that fails."""
         self.sandbox.start_controller()
         self._cancel_everything()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.sandbox import BatchScope, FaultReport
 from nvrx_chain.workloads.events import Event, EventKind
@@ -13,9 +14,11 @@ from tests.integration import timeline
 from tests.integration.bare import measure_bare_successor
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import SubmitChain
-from tests.integration.harness import DEFAULT_SHAPE, ENDLESS, Chain, Launcher, seconds_between
+from tests.integration.harness import DEFAULT_SHAPE, ENDLESS, START_SECONDS, Chain, Launcher, seconds_between
 from tests.integration.measure import Figures
 
+JOINED = "attempts to join the next round of the rendezvous"
+"""What ft_launcher 0.7.0 logs when it has reached the store of the host."""
 EXTRA_SECONDS = 20.0
 """What a hand-off may take beyond a bare successor array."""
 HAND_OFF_SECONDS = 200.0
@@ -23,9 +26,15 @@ HAND_OFF_SECONDS = 200.0
 
 
 def start(submit: SubmitChain, launcher: Launcher) -> Chain:
-    """A chain that trains without end and has a checkpoint."""
+    """A chain that trains without end, has a checkpoint, and whose spare stands by where the launcher has it."""
     chain = submit(launcher, target_iteration=ENDLESS)
-    chain.wait_for_training(chain.jobs[0])
+    first = chain.jobs[0]
+    chain.wait_for_training(first)
+    if launcher.kind is LauncherKind.FT_LAUNCHER:
+        # On two cores the third launcher may still be importing torch when the others train, and would then not even
+        # know the host that is about to die.
+        logs = [chain.generation(first).launcher_log(task) for task in range(chain.shape.train + chain.shape.hot)]
+        chain.wait_for(lambda: all(JOINED in log.read_text() for log in logs), START_SECONDS, "every launcher to join")
     return chain
 
 
