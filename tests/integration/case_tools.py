@@ -129,7 +129,7 @@ def wait_for_end(cluster: Cluster, job: int, seconds: float = SECONDS) -> None:
 
 def wait_for_text(path: Path, seconds: float = SECONDS) -> str:
     """The text of a file once it has any."""
-    return wait_for(lambda: path.exists() and path.read_text().strip(), seconds, f"text in {path}") or ""
+    return wait_for(lambda: path.read_text().strip() if path.exists() else None, seconds, f"text in {path}")
 
 
 # Fake programs
