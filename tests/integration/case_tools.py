@@ -76,6 +76,11 @@ def starts(chain: Chain, job: int) -> tuple[Event, ...]:
     return tuple(event for event in chain.events(job) if event.event is EventKind.START)
 
 
+def wait_for_ranks(chain: Chain, job: int) -> None:
+    """Until every rank of a generation has begun to train."""
+    wait_for(lambda: len(starts(chain, job)) >= chain.shape.train, SECONDS, f"all ranks of generation {job}")
+
+
 def wait_for_row(chain: Chain, job: int, task: int, *states: str, seconds: float = SECONDS) -> QueueRow:
     """The row of a task once it has one of these states."""
 

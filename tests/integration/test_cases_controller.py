@@ -18,7 +18,7 @@ from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_chain.sandbox import FaultKind, FaultReport
 from nvrx_chain.workloads.events import EventKind
 from tests.integration import timeline
-from tests.integration.case_tools import PAIR, SECONDS, beat, run_bare, tell, wait_for_row, why_left
+from tests.integration.case_tools import PAIR, SECONDS, beat, run_bare, tell, wait_for_ranks, wait_for_row, why_left
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
 from tests.integration.harness import COMMAND, Chain
@@ -66,7 +66,8 @@ def test_a_training_that_ends_while_the_controller_is_away_is_closed_at_once_and
 ) -> None:
     chain = submit(beat("--until-told"), options=["--complete-on-exit-zero"])
     first, *others = chain.jobs
-    chain.wait_for_step(first)
+    # An srun that starts meanwhile would fail for lack of a controller, which is not what is tried here.
+    wait_for_ranks(chain, first)
     if kill:
         wait_for_saved_jobs(cluster)
     with controller_away(cluster, kill=kill):
@@ -90,6 +91,7 @@ def test_a_generation_that_fails_while_the_controller_is_away_hands_off_when_it_
     chain = submit(beat("--ends=0:told:1", "--ends-once"))
     first, second, third = chain.jobs
     chain.wait_for_training(first)
+    wait_for_ranks(chain, first)
     with controller_away(cluster):
         tell(chain)
         assert chain.wait_for_outcome(first, seconds=SECONDS) is Outcome.FAILED
@@ -107,6 +109,7 @@ def test_a_controller_that_is_away_for_a_while_does_not_disturb_the_training(
     chain = submit(beat(), shape=PAIR, options=["--threshold=self_check=3"])
     first, *others = chain.jobs
     chain.wait_for_training(first)
+    wait_for_ranks(chain, first)
     with controller_away(cluster):
         step = timeline.steps(chain.events(first))[-1]
         # Through several of task 0's own looks at the queue, each of which gets no answer.
@@ -138,6 +141,7 @@ def test_case_62_cancel_reports_what_the_queue_shows_and_not_what_scancel_said(
     chain = submit(beat())
     first, *others = chain.jobs
     chain.wait_for_training(first)
+    wait_for_ranks(chain, first)
     # Same name, same user: only the comment and the submit time tell it from the chain.
     namesake = run_bare(cluster, tmp_path / "namesake", "sleep 600\n", f"--job-name={chain.name}")
     wait_for(lambda: any(row.job == namesake and row.state == "RUNNING" for row in cluster.queue()), SECONDS, "it")

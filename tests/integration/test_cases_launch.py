@@ -23,6 +23,7 @@ from tests.integration.case_tools import (
     field_of,
     starts,
     tell,
+    wait_for_ranks,
     wait_for_row,
 )
 from tests.integration.cluster import Cluster, wait_for
@@ -115,7 +116,7 @@ def test_case_30_a_port_that_is_taken_before_the_start_is_not_used(cluster: Clus
             assert late.started_at is not None
             assert late.rendezvous_port not in (early.rendezvous_port, 29400)
             # Both ranks met there: one listens, the other is connected.
-            wait_for(lambda: len(starts(chain, first)) == 2, SECONDS, "both ranks")
+            wait_for_ranks(chain, first)
             meeting = f"{late.rendezvous_host}:{late.rendezvous_port}"
             assert {event.detail for event in starts(chain, first)} == {meeting}
     if fixed is not None:

@@ -10,7 +10,7 @@ from nvrx_chain.clock import parse_time
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.sandbox import FaultKind, FaultReport
 from tests.integration import timeline
-from tests.integration.case_tools import SECONDS, beat, starts, wait_for_row
+from tests.integration.case_tools import SECONDS, beat, starts, wait_for_ranks, wait_for_row
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
 from tests.integration.harness import DEFAULT_SHAPE, Chain
@@ -29,7 +29,7 @@ HAND_OFF_SECONDS = 150.0
 def train(submit: SubmitChain, *words: str) -> Chain:
     chain = submit(beat(*words), shape=DEFAULT_SHAPE, options=QUICK)
     chain.wait_for_training(chain.jobs[0])
-    wait_for(lambda: len(starts(chain, chain.jobs[0])) == chain.shape.train, SECONDS, "all ranks")
+    wait_for_ranks(chain, chain.jobs[0])
     return chain
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from nvrx_chain.records.outcome import Outcome, Verdict
 from tests.integration import timeline
-from tests.integration.case_tools import PAIR, SECONDS, beat, field_of, starts, tell
-from tests.integration.cluster import Cluster, wait_for
+from tests.integration.case_tools import PAIR, SECONDS, beat, field_of, starts, tell, wait_for_ranks
+from tests.integration.cluster import Cluster
 from tests.integration.conftest import SubmitChain
 from tests.integration.harness import Shape
 
@@ -55,7 +55,7 @@ def test_two_chains_side_by_side_and_a_93_that_ends_only_one(cluster: Cluster, s
     right = submit(beat(), shape=shape, options=["--name=chain-right"])
     for chain in (left, right):
         chain.wait_for_training(chain.jobs[0])
-        wait_for(lambda chain=chain: len(starts(chain, chain.jobs[0])) == 2, SECONDS, "both ranks")  # type: ignore[misc]
+        wait_for_ranks(chain, chain.jobs[0])
     queue = {row.job: row.name for row in cluster.live_rows()}
     assert queue == dict.fromkeys(left.jobs, "chain-left") | dict.fromkeys(right.jobs, "chain-right")
     tell(left)

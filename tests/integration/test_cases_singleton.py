@@ -9,7 +9,17 @@ from nvrx_chain.records.control import Rendezvous
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.outcome import Outcome
 from tests.integration import timeline
-from tests.integration.case_tools import PAIR, SECONDS, beat, exit_codes, field_of, starts, wait_for_row, why_left
+from tests.integration.case_tools import (
+    PAIR,
+    SECONDS,
+    beat,
+    exit_codes,
+    field_of,
+    starts,
+    wait_for_ranks,
+    wait_for_row,
+    why_left,
+)
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
 from tests.integration.harness import DEFAULT_SHAPE, Chain, Shape
@@ -126,7 +136,7 @@ def test_case_09_a_task_of_an_older_generation_that_is_released_late_trains_noth
 def assert_undisturbed(chain: Chain, job: int) -> None:
     """The generation steps on in the same lives."""
     # A rank that is just starting would look like one that was restarted.
-    wait_for(lambda: len(starts(chain, job)) >= chain.shape.train, SECONDS, "all ranks")
+    wait_for_ranks(chain, job)
     lives = len(starts(chain, job))
     step = timeline.steps(chain.events(job))[-1]
     chain.wait_for_step(job, after=step.unix, steps=5)
@@ -182,7 +192,7 @@ def test_scancel_of_a_training_peer_gives_its_seat_to_a_spare(cluster: Cluster, 
     chain = submit(beat(), shape=Shape(train=3, hot=1, cold=1))
     first = chain.jobs[0]
     chain.wait_for_training(first)
-    wait_for(lambda: len(starts(chain, first)) == 3, SECONDS, "three ranks")
+    wait_for_ranks(chain, first)
     # Whoever came first has a seat; the one with the middle rank goes.
     seated = {event.rank: event.array_task_id for event in starts(chain, first)}
     assert sorted(seated) == [0, 1, 2]
