@@ -151,10 +151,12 @@ def test_case_40_spares_that_start_in_the_slot_of_a_dead_task_0_leave_soon_and_b
     chain = submit(beat())
     first, second, _ = chain.jobs
     chain.wait_for_training(first)
-    node = chain.host_of(first, 0)
+    # Dead as well as down: a task 0 that lives cancels its pending spares before Slurm has started one.
+    node = chain.kill_node_of(first, 0).target
     cluster.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=case 40"])
     assert wait_for_row(chain, first, 0, "NODE_FAIL").nodes == node
-    trained_together(chain, first, second)
+    trained_together(chain, first, second, seconds=2 * SECONDS)
+    assert chain.wait_for_outcome(first, seconds=1) is Outcome.LEASE_LOST
     # The fault: Slurm gave the free slot to a cold spare at once, where no cancel of pending tasks reaches it.
     rows = {row.task: row for row in chain.rows(first)}
     assert rows[3].nodes, f"no spare was started: {rows}"
