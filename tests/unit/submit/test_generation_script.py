@@ -149,14 +149,14 @@ if len(lives.read_text()) < 3:
 
 
 def test_a_run_task_that_could_not_start_is_started_again(tmp_path: Path) -> None:
-    script = make_script(tmp_path, THIRD_TIME, start_pauses="0 0 0")
+    script = make_script(tmp_path, THIRD_TIME, start_pauses="1 1 1")
     code, output = script.run_to_end(task="1")
     assert code == 0
     assert output.count("run-task did not start (exit code 1)") == 2
 
 
 def test_a_run_task_that_never_starts_closes_the_generation_in_the_end(tmp_path: Path) -> None:
-    script = make_script(tmp_path, "sys.exit(1)", start_pauses="0 0")
+    script = make_script(tmp_path, "sys.exit(1)", start_pauses="1 1")
     code, output = script.run_to_end()
     assert code == 1
     assert output.count("run-task did not start") == 2
@@ -169,7 +169,7 @@ control = run_dir / "generations" / "77" / "control"
 control.mkdir(parents=True)
 (control / "lease.0.json").touch()
 """
-    script = make_script(tmp_path, wrote_its_lease + THIRD_TIME, start_pauses="0 0 0")
+    script = make_script(tmp_path, wrote_its_lease + THIRD_TIME, start_pauses="1 1 1")
     code, output = script.run_to_end()
     assert code == 1
     assert "did not start" not in output
@@ -180,7 +180,7 @@ def test_a_term_ends_the_wait_for_the_next_start(tmp_path: Path) -> None:
     process = script.start()
     wait_until(lambda: "next try" in (script.here / "output").read_text(), "the first start failed")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 1
+    assert process.wait(20) == 143
     assert script.closed() is not None
 
 
