@@ -27,7 +27,8 @@ _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.1
 
 # `setsid --fork` ends at once, so the daemon belongs to init and not to the caller: no zombie, no SIGHUP, own session.
-# (A shell's `&` would do too, but leaves SIGINT ignored in the daemon and so in every job.) `read` without the line
+# (A shell's `&` would do too, but leaves SIGINT ignored in the daemon and so in every job; a caller that was itself
+# started that way hands it on, so the daemon gets the default back.) `read` without the line
 # (the starter died) is false, and nothing is executed. The umask lets other users reach what slurmd makes for them.
 _GATE = """\
 umask 022
@@ -35,7 +36,7 @@ echo $$
 log=$1
 shift
 exec >>"$log" 2>&1
-read -r go && exec "$@" </dev/null
+read -r go && exec env --default-signal=INT,QUIT "$@" </dev/null
 """
 
 

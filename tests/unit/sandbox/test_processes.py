@@ -72,7 +72,13 @@ def test_a_daemon_is_no_child_of_its_starter_and_leads_its_own_session(tmp_path:
 
 def test_a_daemon_starts_with_default_signals_and_no_foreign_file(tmp_path: Path) -> None:
     script = "grep SigIgn /proc/self/status; ls -l /proc/$$/fd; echo end"
-    start_daemons([_spec(tmp_path, "sh", "-c", script)], ENVIRON, lambda _: None)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        # As in a caller that a shell runs in the background.
+        start_daemons([_spec(tmp_path, "sh", "-c", script)], ENVIRON, lambda _: None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     log = tmp_path / "it's a log"
     assert poll(CLOCK, lambda: log.exists() and log.read_text().endswith("end\n"), 30)
     text = log.read_text()
