@@ -32,6 +32,7 @@ shellcheck shellcheck
 unshare util-linux
 ip iproute2
 LIST
+    "${PYTHON:-python3}" -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3 python3-venv)
     [ ${#missing[@]} -eq 0 ] && return
     if [ "$(id -u)" -ne 0 ]; then
         echo "setup: missing packages; run: sudo apt-get install ${missing[*]}" >&2
