@@ -27,7 +27,7 @@ integration: setup
 test: lint types unit integration
 
 test-all: setup
-	@$(BIN)/python -m tests.verify
+	@$(BIN)/python -m tests.verify $(VERIFY)
 
 bench: setup
 	@$(BIN)/python -m tests.bench
