@@ -1,16 +1,150 @@
-"""The `nvrx-watch` command. The watcher is not part of this release: the command says so and what to use instead."""
+"""The `nvrx-watch` command: options, and errors turned into exit codes. Touches: standard output and error.
+
+What runs a pass is imported late, so that `--help` and `--list-detectors` start fast. Every option also reads
+`NVRX_WATCH_<OPTION>` and a key of the same name in the file of `--config`; the command line wins over both.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nvrx_chain import __version__
+from nvrx_chain.errors import NvrxError, SlurmError, UsageError
 
 BAD_USAGE = 64
+DEGRADED = 1
+ENVIRONMENT_PREFIX = "NVRX_WATCH"
+_ACTIONS = ("fence", "cancel-chain", "extend", "hold")
+_PATH = click.Path(path_type=Path)
 
 
-def main() -> int:
-    """Say what to use; exit 64, so that a cron line that expects a watcher does not look clean."""
-    sys.stderr.write(
-        "nvrx-watch: the watcher is not part of this release (use `nvrx-chain status RUN_DIR`,"
-        " which reads the same files)\n"
-    )
-    return BAD_USAGE
+def _read_config(context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Put the file's values in the place of the defaults: before any other option is looked at."""
+    if path is not None:
+        from nvrx_watch.config import read_config_file
+
+        keys = {parameter.name for parameter in context.command.params if parameter.name}
+        config = read_config_file(path, frozenset(keys))
+        context.default_map = {**(context.default_map or {}), **config.options}
+        context.meta["nvrx_watch.thresholds"] = config.thresholds
+    return path
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Exit codes: 0 clean, 1 degraded (something could not be seen), 2 a critical finding, 64 bad usage.",
+)
+@click.argument("jobid", required=False)
+@click.option("--run-dir", type=_PATH, metavar="DIR", help="The chain by its run directory instead of a job id.")
+@click.option("--all-mine", is_flag=True, help="Every chain of --user (yourself) that is in the queue.")
+@click.option(
+    "--platform",
+    type=click.Choice(["slurm", "none"]),
+    default="slurm",
+    show_default=True,
+    help="none: ask no scheduler, read the files only.",
+)
+@click.option("--user", metavar="USER", help="Whose chain it is, where the job does not say; with --all-mine, whose.")
+@click.option("--once", is_flag=True, help="One pass, also with --live (one static frame) or --interval.")
+@click.option(
+    "--interval", type=click.FloatRange(min=1), metavar="SECONDS", help="Go on as a daemon, a pass each SECONDS."
+)
+@click.option("--live", is_flag=True, help="A live screen.")
+@click.option(
+    "--json", "as_json", is_flag=True, envvar=f"{ENVIRONMENT_PREFIX}_JSON", help="One JSON object per pass and chain."
+)
+@click.option("--act", is_flag=True, help="Release the pending spares of an orphaned generation.")
+@click.option(
+    "--allow",
+    type=click.Choice(_ACTIONS),
+    multiple=True,
+    metavar="ACTION",
+    help=f"With --act, also: {', '.join(_ACTIONS)}.",
+)
+@click.option("--act-as-operator", is_flag=True, help="Act on jobs of other users too.")
+@click.option("--dry-run", is_flag=True, help="Say what --act would ask of Slurm, and ask nothing.")
+@click.option(
+    "--keep-queued",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="With --allow extend: generations to keep queued.",
+)
+@click.option("--disable", metavar="A,B", default="", help="Detectors to leave out.")
+@click.option("--list-detectors", is_flag=True, help="List the detectors and leave.")
+@click.option("--explain", metavar="DETECTOR", help="Say what a detector means and what to do, and leave.")
+@click.option("--work-dir", type=_PATH, metavar="DIR", help="A chain of NVRx's layout: its work directory.")
+@click.option("--cycle-info-glob", metavar="GLOB", help="The same: its cycle records, `*` for the array job id.")
+@click.option("--checkpoint-iteration-file", type=_PATH, metavar="FILE", help="The same: its checkpoint iteration.")
+@click.option("--job-name", metavar="NAME", help="The same: the job name of all its generations.")
+@click.option(
+    "--max-restarts", type=click.IntRange(min=0), metavar="N", help="The same: the launcher's restart budget."
+)
+@click.option("--iteration-pattern", metavar="REGEX", help="How a log line shows the iteration (one group).")
+@click.option("--state-dir", type=_PATH, metavar="DIR", help="What the watcher remembers  [~/.local/state/nvrx-watch]")
+@click.option("--heartbeat-url", metavar="URL", help="Pinged after each pass that could see everything.")
+@click.option("--heartbeat-url-file", type=_PATH, metavar="FILE", help="The same from a file.")
+@click.option("--pd-routing-key", metavar="KEY", help="PagerDuty, Events API v2.")
+@click.option("--pd-routing-key-file", type=_PATH, metavar="FILE", help="The same from a file.")
+@click.option("--pd-url", metavar="URL", help="Another address of the Events API.")
+@click.option("--webhook-url", metavar="URL", help="A Slack-compatible webhook.")
+@click.option("--webhook-url-file", type=_PATH, metavar="FILE", help="The same from a file.")
+@click.option("--notify", metavar="URL", multiple=True, help="Any address that apprise knows (pip install apprise).")
+@click.option("--notify-file", type=_PATH, metavar="FILE", help="The same, one address a line.")
+@click.option(
+    "--alert-cooldown",
+    type=click.FloatRange(min=0),
+    default=14400.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Before a message is repeated to the same sink.",
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /metrics for Prometheus.")
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to serve it.")
+@click.option("--textfile", type=_PATH, metavar="DIR", help="Write nvrx_watch_*.prom for node_exporter there.")
+@click.option(
+    "--config",
+    type=_PATH,
+    metavar="FILE",
+    is_eager=True,
+    callback=_read_config,
+    help="Options and [thresholds] in TOML.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log what the watcher does.")
+@click.version_option(__version__, prog_name="nvrx-watch")
+@click.pass_context
+def watch(context: click.Context, /, **options: Any) -> None:
+    """Watch a chain from outside: find what nobody inside the job can see.
+
+    JOBID is any job id of the chain, in any form (123, 123_0, 123_[2-4]), of a live or an ended generation.
+    """
+    from nvrx_watch.command import run_command_line
+
+    context.exit(run_command_line(options, _thresholds(context)))
+
+
+def _thresholds(context: click.Context) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = context.meta.get("nvrx_watch.thresholds", {})
+    return found
+
+
+def main() -> None:
+    """Entry point. Bad usage is 64, since 2 means a critical finding; a Slurm that cannot be asked is 1."""
+    try:
+        code = watch.main(prog_name="nvrx-watch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = BAD_USAGE
+    except click.Abort:
+        code = 130
+    except NvrxError as error:
+        click.echo(f"nvrx-watch: {error}", err=True)
+        # A chain that cannot be found is a wrong word; a scheduler that does not answer is a blind watcher.
+        code = DEGRADED if isinstance(error, SlurmError) and not isinstance(error, UsageError) else BAD_USAGE
+    sys.exit(code if isinstance(code, int) else 0)

@@ -33,7 +33,7 @@ from nvrx_chain.slurm.command_client import CommandLineClient
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _chain_options(command: _F) -> _F:
+def chain_options(command: _F) -> _F:
     """What names a chain, the same for every command."""
     by_directory = click.option(
         "--run-dir",
@@ -44,7 +44,7 @@ def _chain_options(command: _F) -> _F:
     return click.argument("chain", required=False, metavar="[CHAIN]")(by_directory(command))
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _timeout_option = click.option(
     "--timeout",
     type=click.FloatRange(min=0),
@@ -56,16 +56,16 @@ _timeout_option = click.option(
 
 
 @click.command()
-@_chain_options
-@_json_option
+@chain_options
+@json_option
 def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
     """Show a chain: one line per generation.
 
     CHAIN is a run directory or a job id in any form (123, 123_4, 123_[2-4]). Without one it is the chain in the current
     directory, else the only live one below ./nvrx-chains.
     """
-    desk = _desk()
-    found = _resolve(chain, run_dir, desk)
+    desk = open_desk()
+    found = resolve(chain, run_dir, desk)
     seen = survey_chain(found.chain, desk.client, desk.clock)
     if as_json:
         click.echo(msgspec.json.encode(seen))
@@ -77,11 +77,11 @@ def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
 
 
 @click.command()
-@_chain_options
+@chain_options
 @click.option("--reason", metavar="TEXT", help="Why, for the record.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @_timeout_option
-@_json_option
+@json_option
 def cancel(
     chain: str | None, run_dir: Path | None, reason: str | None, yes: bool, timeout: float, as_json: bool
 ) -> None:
@@ -89,8 +89,8 @@ def cancel(
 
     CHAIN is a run directory or a job id in any form. Ends with 1 when something of the chain is still in the queue.
     """
-    desk = _desk()
-    found = _resolve(chain, run_dir, desk)
+    desk = open_desk()
+    found = resolve(chain, run_dir, desk)
     require_own(found.chain, desk.operator)
     if desk.is_interactive and not yes:
         click.confirm(ask_before_cancel(found.chain), abort=True, err=True)
@@ -98,36 +98,36 @@ def cancel(
 
 
 @click.command()
-@_chain_options
+@chain_options
 @click.option("--reason", metavar="TEXT", help="Why, for the record and for `status`.")
 @_timeout_option
-@_json_option
+@json_option
 def hold(chain: str | None, run_dir: Path | None, reason: str | None, timeout: float, as_json: bool) -> None:
     """Keep the queued generations from starting. The running one goes on.
 
     CHAIN is a run directory or a job id in any form. Ends with 1 when a queued generation is not shown as held.
     """
-    desk = _desk()
-    found = _resolve(chain, run_dir, desk)
+    desk = open_desk()
+    found = resolve(chain, run_dir, desk)
     _finish(hold_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_hold)
 
 
 @click.command()
-@_chain_options
+@chain_options
 @_timeout_option
-@_json_option
+@json_option
 def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bool) -> None:
     """Let a held chain go on.
 
     CHAIN is a run directory or a job id in any form. Ends with 1 when a generation is still held.
     """
-    desk = _desk()
-    found = _resolve(chain, run_dir, desk)
+    desk = open_desk()
+    found = resolve(chain, run_dir, desk)
     _finish(release_chain(found.chain, desk, seconds=timeout), as_json, render_hold)
 
 
 @click.command()
-@_chain_options
+@chain_options
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, across hand-offs, until the chain ends.")
 @click.option("--generation", type=int, metavar="JOB", help="The generation with this array job id, not the newest.")
 @click.option("--task", type=click.IntRange(min=0), metavar="K", help="Only the logs of array task K.")
@@ -141,8 +141,8 @@ def logs(
 
     CHAIN is a run directory or a job id in any form; a job id also names the generation, and 123_4 the task.
     """
-    desk = _desk()
-    found = _resolve(chain, run_dir, desk)
+    desk = open_desk()
+    found = resolve(chain, run_dir, desk)
     request = choose_logs(found, generation, task, lines)
     if follow:
         _follow(found, request, desk)
@@ -165,11 +165,11 @@ def _emit(label: str, line: str) -> None:
     click.echo(f"{label} | {render_safely(line, keep_colours=sys.stdout.isatty())}".encode())
 
 
-def _resolve(chain: str | None, run_dir: Path | None, desk: Desk) -> Resolved:
+def resolve(chain: str | None, run_dir: Path | None, desk: Desk) -> Resolved:
     return resolve_chain(chain, run_dir, desk.client, Path.cwd())
 
 
-def _desk() -> Desk:
+def open_desk() -> Desk:
     """The desk that was handed in, else one with the machine's own clock, Slurm and user."""
     given = click.get_current_context().find_object(Desk)
     if given is not None:

@@ -57,6 +57,7 @@ def sandbox() -> None:
 @click.option(
     "--kill-on-bad-exit", default=_DEFAULTS.kill_on_bad_exit, show_default=True, help="Slurm's KillOnBadExit, 0 or 1."
 )
+@click.option("--private-jobs", is_flag=True, help="Slurm's PrivateData=jobs: users see their own jobs only.")
 @_json_option
 def up(as_json: bool, kill_wait: int, slurmd_timeout: int, **options: Any) -> None:
     """Start a cluster and wait until all of its nodes are idle."""

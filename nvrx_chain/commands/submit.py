@@ -96,14 +96,19 @@ def _submit(config: ChainConfig, *, as_json: bool) -> None:
     from nvrx_chain.submit.chain import submit_chain
     from nvrx_chain.submit.receipt import render_result
 
-    dropped = [name for name in scrubbed_environment(os.environ)[1] if name.startswith(_ENCLOSING_JOB)]
-    if dropped:
-        click.echo(f"note: kept from sbatch, they belong to another job or site: {' '.join(dropped)}", err=True)
+    tell_dropped_variables(os.environ)
     clock = SystemClock()
     result = submit_chain(
         config, CommandLineClient(clock=clock, environ=os.environ), clock, say=lambda line: click.echo(line, err=True)
     )
     click.echo(render_result(result, as_json=as_json))
+
+
+def tell_dropped_variables(environ: Mapping[str, str]) -> None:
+    """Say which variables of the caller a job does not get: whoever misses one must find out why."""
+    dropped = [name for name in scrubbed_environment(environ)[1] if name.startswith(_ENCLOSING_JOB)]
+    if dropped:
+        click.echo(f"note: kept from sbatch, they belong to another job or site: {' '.join(dropped)}", err=True)
 
 
 def current_directory(environ: Mapping[str, str]) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from nvrx_chain.records.files import list_names
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import parse_comment
+from nvrx_chain.slurm.job_name import JobName, parse_job_name
 from nvrx_chain.slurm.model import JobDetail, QueueReading
 
 log = logging.getLogger(__name__)
@@ -29,16 +29,7 @@ CHAINS_DIRECTORY = "nvrx-chains"
 """Where submit makes run directories that nobody named."""
 
 _NAME_A_DIRECTORY = "name its run directory"
-_JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,9})|\[[\d,:%-]{1,1000}\]))?", re.ASCII)
 _MOST_NAMED = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobName:
-    """A job id as somebody wrote it; `array_task_id` None unless exactly one task was named."""
-
-    job_id: int
-    array_task_id: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +39,6 @@ class Resolved:
     chain: OpenChain
     array_job_id: int | None = None
     array_task_id: int | None = None
-
-
-def parse_job_name(text: str) -> JobName | None:
-    """Read `123`, `123_4` or `123_[2-4%2]`; None for any other text, which is then a path."""
-    match = _JOB.fullmatch(text)
-    if match is None:
-        return None
-    return JobName(job_id=int(match[1]), array_task_id=int(match[2]) if match[2] else None)
 
 
 def resolve_chain(name: str | None, run_directory: Path | None, client: SlurmClient, here: Path) -> Resolved:

@@ -59,7 +59,9 @@ def _header(status: ChainStatus, now: datetime | None) -> Iterator[Text]:
     yield title.append(word, style=_STYLES.get(status.state, "bold"))
     where = shlex.quote(status.run_directory)
     yield _line("directory", where)
-    yield _line("shape", f"{_shape(status.shape)}; {len(status.generations)} of {status.chain_depth} submitted")
+    submitted, depth = len(status.generations), status.chain_depth
+    count = f"{submitted} of {depth} submitted" if submitted <= depth else f"{submitted} submitted, {depth} at first"
+    yield _line("shape", f"{_shape(status.shape)}; {count}")
     if status.iteration is not None or status.target_iteration is not None:
         target = f" of {status.target_iteration}" if status.target_iteration is not None else ""
         yield _line("iteration", f"{_iteration(status.iteration)}{target}")

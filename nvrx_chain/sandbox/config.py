@@ -38,6 +38,7 @@ class SandboxConfig:
     slurmd_timeout_seconds: int = 15
     max_array_size: int = 1001
     kill_on_bad_exit: int = 0
+    private_jobs: bool = False
 
     def __post_init__(self) -> None:
         _require_directory(self.directory)

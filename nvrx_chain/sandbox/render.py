@@ -42,7 +42,7 @@ MaxArraySize={max_array_size}
 KillWait={kill_wait}
 KillOnBadExit={kill_on_bad_exit}
 SlurmdTimeout={slurmd_timeout}
-{node_lines}
+{private}{node_lines}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -60,6 +60,7 @@ def render_slurm_conf(config: SandboxConfig, place: Place, ports: Ports) -> str:
         kill_wait=config.kill_wait_seconds,
         kill_on_bad_exit=config.kill_on_bad_exit,
         slurmd_timeout=config.slurmd_timeout_seconds,
+        private="PrivateData=jobs\n" if config.private_jobs else "",
         node_lines="\n".join(_node_lines(config, place, ports)),
     )
 

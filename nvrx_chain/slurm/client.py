@@ -38,6 +38,13 @@ class SlurmClient(Protocol):
         """All live records of a job or array job; None when Slurm no longer (or never) knew the id."""
         ...
 
+    def batch_script(self, job_id: int) -> str | Unobserved | None:
+        """The batch script that Slurm keeps of a job; None when it knows no such job or none of it.
+
+        Slurm shows it to the job's owner and to operators only: to anybody else it is `Unobserved`.
+        """
+        ...
+
     def nodes(self, names: Sequence[str]) -> Mapping[str, Node] | Unobserved:
         """The named nodes (empty: all). A name that Slurm does not know is absent from the mapping."""
         ...

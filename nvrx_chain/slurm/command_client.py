@@ -122,6 +122,17 @@ class CommandLineClient(SlurmClient):
             return Unobserved(f"scontrol did not show one owner's records for job {job_id}")
         return asked
 
+    def batch_script(self, job_id: int) -> str | Unobserved | None:
+        result = self._run("scontrol", ("write", "batch_script", str(job_id), "-"))
+        if not isinstance(result, CommandResult) or result.stdout.startswith("#!"):
+            # A script need not end with a newline.
+            return result.stdout if isinstance(result, CommandResult) else _unanswered("scontrol", result)
+        said = result.stderr + result.stdout
+        if is_job_gone(said):
+            return None
+        # scontrol refuses another user's script with exit code 0.
+        return Unobserved(f"scontrol showed no script of job {job_id}: {one_line(said)}")
+
     def nodes(self, names: Sequence[str]) -> Mapping[str, Node] | Unobserved:
         separator = unguessable_separator()
         try:
@@ -221,10 +232,8 @@ class CommandLineClient(SlurmClient):
 
 def _answer(program: str, result: CommandResult | TimedOut | Unobserved) -> str | Unobserved:
     """Standard output, if the program saw Slurm: a failure must never be read as "nothing is there"."""
-    if isinstance(result, Unobserved):
-        return result
-    if isinstance(result, TimedOut):
-        return Unobserved(f"{program} did not answer in {result.seconds:.0f} s")
+    if not isinstance(result, CommandResult):
+        return _unanswered(program, result)
     said = one_line(result.stderr)
     if result.returncode != 0:
         return Unobserved(f"{program} failed with {result.returncode}: {said or one_line(result.stdout)}")
@@ -235,6 +244,12 @@ def _answer(program: str, result: CommandResult | TimedOut | Unobserved) -> str 
     if said:
         log.warning("a Slurm program complained program=%s stderr=%s", program, said)
     return result.stdout
+
+
+def _unanswered(program: str, result: TimedOut | Unobserved) -> Unobserved:
+    if isinstance(result, Unobserved):
+        return result
+    return Unobserved(f"{program} did not answer in {result.seconds:.0f} s")
 
 
 def _parsed(parse: Callable[[str], _T], text: str) -> _T | Unobserved:

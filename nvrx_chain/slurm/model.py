@@ -67,7 +67,8 @@ class AccountedTask:
     `array_task_id` is None for the waiting or cancelled rest of an array, which 22.05 shows under its first range or
     under the bare id: never a task that ran. `exit_code` and `exit_signal` are the printed numbers, None before the
     end and where sacct left them empty. sacct of 22.05 and 24.11 cuts the highest bit off codes (221 is shown as 93,
-    143 as 15), and shows 0 for CANCELLED and TIMEOUT of any version: the state comes first.
+    143 as 15), and shows 0 for CANCELLED and TIMEOUT of any version: the state comes first. `comment` is empty unless
+    the site stores it (AccountingStoreFlags=job_comment).
     """
 
     job_id: int | None
@@ -85,6 +86,8 @@ class AccountedTask:
     nodelist: str
     user: str
     name: str
+    work_dir: str = ""
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

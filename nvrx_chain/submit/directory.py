@@ -41,8 +41,11 @@ class DirectoryState:
         return tuple(seq for seq in range(1, self.manifest.chain_depth + 1) if seq not in self.ids)
 
 
-def read_directory(run: RunDirectory) -> DirectoryState:
-    """Read it. Raises RecordError for a record that is there and cannot be read: nothing is decided on half a chain."""
+def read_directory(run: RunDirectory, *, owner_uid: int | None = None) -> DirectoryState:
+    """Read it. Raises RecordError for a record that is there and cannot be read: nothing is decided on half a chain.
+
+    With `owner_uid` a record of anybody but that user and root is one that cannot be read.
+    """
     try:
         status = os.stat(run.path)
     except FileNotFoundError:
@@ -51,21 +54,21 @@ def read_directory(run: RunDirectory) -> DirectoryState:
         raise RecordError(f"reading the run directory {run.path}: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode):
         raise RecordError(f"reading the run directory {run.path}: it is not a directory")
-    manifest = _trusted(read_record(run.manifest, ChainManifest))
-    intents, ids = _read_submissions(run, manifest)
+    manifest = _trusted(read_record(run.manifest, ChainManifest, owner_uid=owner_uid))
+    intents, ids = _read_submissions(run, manifest, owner_uid)
     return DirectoryState(
         exists=True,
         owner_uid=status.st_uid,
         manifest=manifest,
-        outcome=_trusted(read_record(run.outcome, ChainOutcome)),
+        outcome=_trusted(read_record(run.outcome, ChainOutcome, owner_uid=owner_uid)),
         intents=intents,
         ids=ids,
-        unrecorded_generations=_unrecorded_generations(run, manifest, ids),
+        unrecorded_generations=_unrecorded_generations(run, manifest, ids, owner_uid),
     )
 
 
 def _read_submissions(
-    run: RunDirectory, manifest: ChainManifest | None
+    run: RunDirectory, manifest: ChainManifest | None, owner_uid: int | None
 ) -> tuple[dict[int, SubmissionIntent], dict[int, SubmissionId]]:
     intents: dict[int, SubmissionIntent] = {}
     ids: dict[int, SubmissionId] = {}
@@ -77,18 +80,18 @@ def _read_submissions(
             continue
         sequence, is_id = parsed
         if is_id:
-            submitted = _trusted(read_record(run.submission_id(sequence), SubmissionId))
+            submitted = _trusted(read_record(run.submission_id(sequence), SubmissionId, owner_uid=owner_uid))
             if submitted is not None and submitted.chain_id == manifest.chain_id:
                 ids[sequence] = submitted
         else:
-            intent = _trusted(read_record(run.intent(sequence), SubmissionIntent))
+            intent = _trusted(read_record(run.intent(sequence), SubmissionIntent, owner_uid=owner_uid))
             if intent is not None and intent.chain_id == manifest.chain_id:
                 intents[sequence] = intent
     return intents, ids
 
 
 def _unrecorded_generations(
-    run: RunDirectory, manifest: ChainManifest | None, ids: Mapping[int, SubmissionId]
+    run: RunDirectory, manifest: ChainManifest | None, ids: Mapping[int, SubmissionId], owner_uid: int | None
 ) -> tuple[int, ...]:
     """Array jobs of this chain that ran although no submission on record has their id, by their own records.
 
@@ -101,7 +104,7 @@ def _unrecorded_generations(
     for name in _names(run.generations):
         if not (name.isascii() and name.isdigit()) or int(name) in recorded:
             continue
-        record = read_record(run.generation(int(name)).record, GenerationRecord)
+        record = read_record(run.generation(int(name)).record, GenerationRecord, owner_uid=owner_uid)
         if isinstance(record, GenerationRecord) and record.chain_id == manifest.chain_id:
             found.append(int(name))
     return tuple(sorted(found))

@@ -16,7 +16,7 @@ import msgspec
 
 from nvrx_chain.clock import Clock, format_time
 from nvrx_chain.errors import RecordError, SlurmAmbiguous, SlurmError, Unobserved
-from nvrx_chain.records.files import encode_record, write_atomic, write_first
+from nvrx_chain.records.files import encode_record, read_record, write_atomic, write_first
 from nvrx_chain.records.manifest import SubmissionId, SubmissionIntent
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.model import JobDetail
@@ -116,8 +116,9 @@ class Enqueuer:
                     return self._adopt(generation, found[0])
                 continue
             except SlurmError as error:
+                last = self.plan.generations[-1].sequence
                 raise type(error)(
-                    f"submitting generation {generation.sequence} of {len(self.plan.generations)}: sbatch refused it",
+                    f"submitting generation {generation.sequence} of {last}: sbatch refused it",
                     part=error.part or error.message,
                     hint=error.hint,
                 ) from error
@@ -162,14 +163,9 @@ class Enqueuer:
             argv=generation.argv,
             intended_at=format_time(self.clock.now()),
         )
-        self._claim(generation, self.plan.run.intent(generation.sequence), encode_record(intent))
-
-    def _claim(self, generation: PlannedGeneration, path: Path, content: bytes) -> None:
-        if not write_first(path, content):
-            raise RecordError(
-                f"submitting generation {generation.sequence}: another submit is at work in this directory",
-                part=path.name,
-            )
+        path = self.plan.run.intent(generation.sequence)
+        if not write_first(path, encode_record(intent)):
+            raise _overtaken(generation, path)
 
     def _check_and_record(self, generation: PlannedGeneration, accepted: Accepted) -> None:
         records = self._read_back(accepted)
@@ -187,8 +183,18 @@ class Enqueuer:
             adopted=accepted.adopted,
             recorded_at=format_time(self.clock.now()),
         )
-        self._claim(generation, self.plan.run.submission_id(generation.sequence), encode_record(submission))
-        self.progress.ids[generation.sequence] = submission
+        self.progress.ids[generation.sequence] = self._record(generation, submission)
+
+    def _record(self, generation: PlannedGeneration, submission: SubmissionId) -> SubmissionId:
+        """Write the id down; what is on record now."""
+        path = self.plan.run.submission_id(generation.sequence)
+        if write_first(path, encode_record(submission)):
+            return submission
+        present = read_record(path, SubmissionId)
+        # Another call may have found the very job in the queue before its id was on record, and adopted it.
+        if isinstance(present, SubmissionId) and present.array_job_id == submission.array_job_id:
+            return present
+        raise _overtaken(generation, path)
 
     def _read_back(self, accepted: Accepted) -> tuple[JobDetail, ...]:
         """The job as Slurm has it; () with a note when it could not be seen.
@@ -261,3 +267,10 @@ class Enqueuer:
         kept = msgspec.structs.replace(recorded, array_job_id=array_job_id, adopted=True, submitted_at=None)
         write_atomic(self.plan.run.submission_id(generation.sequence), encode_record(kept))
         self.progress.ids[generation.sequence] = kept
+
+
+def _overtaken(generation: PlannedGeneration, path: Path) -> RecordError:
+    return RecordError(
+        f"submitting generation {generation.sequence}: another submit or extend is at work in this directory",
+        part=path.name,
+    )

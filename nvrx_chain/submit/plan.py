@@ -10,7 +10,7 @@ import msgspec
 
 from nvrx_chain import __version__
 from nvrx_chain.records.layout import RunDirectory
-from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.records.manifest import ChainManifest, Shape
 from nvrx_chain.slurm.identity import format_comment
 from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.render import render_script, script_fields
@@ -77,15 +77,7 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
     """
     shape, stamp = config.shape, format_comment(config.chain_id, sequence)
     argv = [
-        "--parsable",
-        f"--job-name={config.name}",
-        f"--array={array_argument(shape)}",
-        "--dependency=singleton",
-        "--no-requeue",
-        "--open-mode=append",
-        "--export=ALL",
-        f"--chdir={config.run_directory}",
-        f"--comment={stamp}",
+        *identity_options(name=config.name, shape=shape, run_directory=str(config.run_directory), stamp=stamp),
         f"--nodes={shape.nodes_per_task}",
         "--ntasks-per-node=1",
         f"--signal=B:USR1@{int(config.thresholds.walltime_warning)}",
@@ -103,6 +95,21 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
         argv.append(f"--account={config.account}")
     return PlannedGeneration(
         sequence=sequence, stamp=stamp, argv=(*argv, *config.sbatch_arguments, str(config.run.script))
+    )
+
+
+def identity_options(*, name: str, shape: Shape, run_directory: str, stamp: str) -> tuple[str, ...]:
+    """The options that make a job a generation of its chain. Only the comment differs between two generations."""
+    return (
+        "--parsable",
+        f"--job-name={name}",
+        f"--array={array_argument(shape)}",
+        "--dependency=singleton",
+        "--no-requeue",
+        "--open-mode=append",
+        "--export=ALL",
+        f"--chdir={run_directory}",
+        f"--comment={stamp}",
     )
 
 

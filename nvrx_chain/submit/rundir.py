@@ -73,9 +73,10 @@ def move_to_history(run: RunDirectory, label: str) -> Path | None:
 
 def move_submissions(run: RunDirectory, sequences: Sequence[int], label: str) -> None:
     """Take single submissions of a living chain off its record, ids first: an intent alone is looked into again."""
-    if sequences:
-        paths = [*(run.submission_id(seq) for seq in sequences), *(run.intent(seq) for seq in sequences)]
-        _move(paths, _new_directory(run.history, label))
+    paths = [*(run.submission_id(seq) for seq in sequences), *(run.intent(seq) for seq in sequences)]
+    present = [path for path in paths if os.path.lexists(path)]
+    if present:
+        _move(present, _new_directory(run.history, label))
 
 
 def _move(paths: Sequence[Path], target: Path) -> None:

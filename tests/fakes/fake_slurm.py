@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TypeVar
 
 from nvrx_chain.clock import Clock
@@ -61,7 +62,10 @@ _NODES = ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8")
 
 
 class FakeSlurm(SlurmClient):
-    """One partition `main` of exclusive nodes. `user` is who submits, cancels and asks."""
+    """One partition `main` of exclusive nodes. `user` is who submits, cancels and asks.
+
+    `stores_comments`: whether accounting keeps comments, which it does not by default.
+    """
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class FakeSlurm(SlurmClient):
     ) -> None:
         self.calls: list[Call] = []
         self.user = user
+        self.stores_comments = False
         self._uid = uid
         self._clock = clock
         self._accounting = accounting
@@ -173,6 +178,13 @@ class FakeSlurm(SlurmClient):
             return tuple(self._detail(task) for task in shown) or None
 
         return self._read("show_job", (job_id,), look)
+
+    def batch_script(self, job_id: int) -> str | Unobserved | None:
+        def look() -> str | None:
+            found = [task for task in self._listed() if job_id in (task.job_id, task.array.job_id)]
+            return Path(found[0].array.asked.script[0]).read_text() if found else None
+
+        return self._read("batch_script", (job_id,), look)
 
     def nodes(self, names: Sequence[str]) -> Mapping[str, Node] | Unobserved:
         def look() -> Mapping[str, Node]:
@@ -353,6 +365,8 @@ class FakeSlurm(SlurmClient):
             nodelist=row.nodelist,
             user=row.user,
             name=row.name,
+            work_dir=task.array.asked.chdir,
+            comment=row.comment if self.stores_comments else "",
         )
 
     def _dependency(self, task: FakeTask) -> str:

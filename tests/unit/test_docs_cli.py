@@ -15,6 +15,7 @@ from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport
 from nvrx_chain.ops.hold import HoldReport
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
+from nvrx_chain.submit.extend import ExtendResult
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 NAME = "nvrx-chain"
@@ -160,6 +161,7 @@ def test_every_exit_code_is_on_the_page() -> None:
     [
         (f"{NAME} status", ChainStatus),
         (f"{NAME} status", GenerationStatus),
+        (f"{NAME} extend", ExtendResult),
         (f"{NAME} cancel", CancelReport),
         (f"{NAME} release", HoldReport),
     ],

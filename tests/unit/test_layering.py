@@ -46,6 +46,36 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
 }
 """Library -> where it may be imported (a room, or a module by its dotted name)."""
 
+WATCHER_THIRD_PARTY: dict[str, tuple[str, ...]] = {
+    "click": ("cli",),
+    "rich": ("ui",),
+    "watchdog": ("wake",),
+    "httpx": ("sinks.http",),
+    "apprise": ("sinks.apprise_sink",),
+    "prometheus_client": ("sinks.prometheus",),
+    "tree_sitter": ("resolve",),
+    "tree_sitter_bash": ("resolve",),
+    "torch": (),
+    "pyslurm": (),
+    "pynvml": (),
+}
+"""The same for nvrx_watch."""
+
+WATCHER_PURE = (
+    "model",
+    "memory",
+    "thresholds",
+    "layout",
+    "reading_model",
+    "action_model",
+    "history_model",
+    "history",
+    "detectors",
+)
+"""Rooms and modules of the watcher that look at nothing: they import no adapter and no library but msgspec."""
+
+WATCHER_ADAPTERS = ("gather", "reading", "resolve", "acting", "sinks", "notify", "state_store", "ui", "daemon", "wake")
+
 
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
@@ -90,7 +120,7 @@ def test_a_room_imports_only_what_it_may_see(path: Path) -> None:
 @pytest.mark.parametrize("path", sources("nvrx_watch"), ids=module_name)
 def test_the_watcher_sees_the_shared_rooms_only(path: Path) -> None:
     seen = {room(name) for name in imports(path) if name.startswith("nvrx_chain.")}
-    assert seen <= WATCHER_MAY_SEE
+    assert seen - {"__version__"} <= WATCHER_MAY_SEE
 
 
 def test_the_chain_never_imports_the_watcher() -> None:
@@ -108,8 +138,31 @@ def test_third_party_code_stays_at_its_edge(library: str) -> None:
         assert any(name == place or name.startswith(place + ".") for place in places), f"{name} imports {library}"
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    names = {module_name(path): path for path in sources("nvrx_chain")}
+@pytest.mark.parametrize("library", sorted(WATCHER_THIRD_PARTY))
+def test_third_party_code_of_the_watcher_stays_at_its_edge(library: str) -> None:
+    places = WATCHER_THIRD_PARTY[library]
+    for path in sources("nvrx_watch"):
+        if not any(name.split(".")[0] == library for name in imports(path)):
+            continue
+        name = module_name(path).removeprefix("nvrx_watch.")
+        assert any(name == place or name.startswith(place + ".") for place in places), f"{name} imports {library}"
+
+
+@pytest.mark.parametrize("path", sources("nvrx_watch"), ids=module_name)
+def test_detectors_and_history_look_at_nothing(path: Path) -> None:
+    name = module_name(path).removeprefix("nvrx_watch.")
+    if not any(name == pure or name.startswith(pure + ".") for pure in WATCHER_PURE):
+        return
+    seen = {
+        found.removeprefix("nvrx_watch.").split(".")[0] for found in imports(path) if found.startswith("nvrx_watch.")
+    }
+    assert not seen & set(WATCHER_ADAPTERS)
+    assert not {found.split(".")[0] for found in imports(path)} & {"os", "subprocess", "socket", "time", "threading"}
+
+
+@pytest.mark.parametrize("package", ["nvrx_chain", "nvrx_watch"])
+def test_no_module_imports_itself_through_others(package: str) -> None:
+    names = {module_name(path): path for path in sources(package)}
     graph = {}
     for name, path in names.items():
         targets = {target for target in imports(path, top_level_only=True) if target in names and target != name}

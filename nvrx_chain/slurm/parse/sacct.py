@@ -26,6 +26,8 @@ ACCOUNTING_COLUMNS = (
     ("ended", "End"),
     ("exit", "ExitCode"),
     ("nodelist", "NodeList"),
+    ("work_dir", "WorkDir"),
+    ("comment", "Comment"),
     ("name", "JobName"),
 )
 _NAMES = tuple(name for name, _field in ACCOUNTING_COLUMNS)
@@ -103,4 +105,6 @@ def _allocation(match: re.Match[str], record: Mapping[str, str], step_exit_codes
         nodelist=nodelist,
         user=parse_text(record.get("user", "")),
         name=record.get("name", ""),
+        work_dir=parse_text(record.get("work_dir", "")),
+        comment=parse_text(record.get("comment", "")),
     )

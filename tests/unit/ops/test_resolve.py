@@ -8,28 +8,9 @@ from pathlib import Path
 import pytest
 
 from nvrx_chain.errors import IdentityError, RecordError, Unobserved, UsageError
-from nvrx_chain.ops.resolve import JobName, parse_job_name, resolve_chain
+from nvrx_chain.ops.resolve import resolve_chain
 from nvrx_chain.records.outcome import Verdict
 from tests.unit.ops.conftest import ChainOnDisk, World, give_away
-
-
-@pytest.mark.parametrize(
-    ("text", "job", "task"),
-    [
-        ("123", 123, None),
-        ("123_0", 123, 0),
-        ("123_17", 123, 17),
-        ("123_[2-4]", 123, None),
-        ("123_[2-4,7%2]", 123, None),
-    ],
-)
-def test_a_job_id_is_read_in_every_form_of_slurm(text: str, job: int, task: int | None) -> None:
-    assert parse_job_name(text) == JobName(job_id=job, array_task_id=task)
-
-
-@pytest.mark.parametrize("text", ["", "runs/123", "./123", "12a", "123_", "123_[2-4", "123.batch", "１２３", "-123"])
-def test_any_other_text_is_a_path(text: str) -> None:
-    assert parse_job_name(text) is None
 
 
 def test_a_path_names_the_chain_in_it_relative_to_the_current_directory(world: World, chain: ChainOnDisk) -> None:

@@ -43,6 +43,13 @@ def test_one_line_per_generation_at_80_columns(world: World, chain: ChainOnDisk)
     assert max(len(line.rstrip()) for line in lines) <= 80
 
 
+def test_an_extended_chain_has_not_more_submitted_than_there_are(world: World, chain: ChainOnDisk) -> None:
+    chain.submit_three()
+    assert "3 of 3 submitted" in view(world, chain, width=200)
+    chain.submit(4)
+    assert "4 submitted, 3 at first" in view(world, chain, width=200)
+
+
 def test_without_colour_there_is_no_escape(world: World, chain: ChainOnDisk) -> None:
     chain.submit_three()
     chain.brake()

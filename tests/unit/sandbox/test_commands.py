@@ -69,7 +69,7 @@ def test_up_hands_every_option_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Sandbox, "up", up)
     words = "--nodes 3 --gpus-per-node 2 --cpus-per-node 1 --accounting --kill-wait 30 --slurmd-timeout 300"
-    _run("up", "--dir", str(tmp_path), *words.split(), "--max-array-size", "9", "--kill-on-bad-exit", "1")
+    _run("up", "--dir", str(tmp_path), *words.split(), "--max-array-size", "9", "--kill-on-bad-exit", "1", "--private-jobs")
     _run("up", "--dir", str(tmp_path))
     assert seen == [
         SandboxConfig(
@@ -82,6 +82,7 @@ def test_up_hands_every_option_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             slurmd_timeout_seconds=300,
             max_array_size=9,
             kill_on_bad_exit=1,
+            private_jobs=True,
         ),
         SandboxConfig(directory=tmp_path),
     ]

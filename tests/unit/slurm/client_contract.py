@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -168,6 +169,15 @@ class SlurmClientContract:
         with pytest.raises(SlurmError, match="Invalid job array specification") as caught:
             bench.submit(array="0-4000000")
         assert not isinstance(caught.value, SlurmAmbiguous)
+
+    def test_the_batch_script_is_shown_as_it_was_submitted(self, bench: Bench) -> None:
+        job = bench.submit()
+        shown = bench.client.batch_script(job)
+        assert isinstance(shown, str)
+        assert shown.rstrip("\n") == Path(bench.script).read_text().rstrip("\n")
+
+    def test_the_batch_script_of_an_unknown_id_is_none(self, bench: Bench) -> None:
+        assert bench.client.batch_script(NEVER_AN_ID) is None
 
     def test_show_job_of_an_unknown_id_is_none(self, bench: Bench) -> None:
         assert bench.client.show_job(NEVER_AN_ID) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ from tests.unit.slurm.client_contract import Bench, SlurmClientContract
 
 
 @pytest.fixture(params=[True, False], ids=["accounting", "no-accounting"])
-def bench(request: pytest.FixtureRequest) -> Bench:
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    script = tmp_path / "a job.sbatch"
+    script.write_text("#!/bin/bash\nsleep 600\n")
     clock = FakeClock()
 
     def wait_until(condition: Callable[[], bool]) -> None:
@@ -26,7 +29,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
         client=FakeSlurm(clock, accounting=request.param),
         user="alice",
         name="contract",
-        script="/work dir/job.sbatch",
+        script=str(script),
         work_dir="/work dir",
         wait_until=wait_until,
     )

@@ -356,7 +356,10 @@ def test_only_the_records_asked_for_are_returned(programs: FakePrograms, tmp_pat
 
 SACCT_ROWS = """\
 for argument; do case $argument in --delimiter=*) d=${argument#--delimiter=};; esac; done
-row() { printf "%s$d%s${d}alice$d%s$d%s${d}Unknown${d}Unknown$d%s${d}n1${d}chain\\n" "$1" "$2" "$3" "$4" "$5"; }
+row() {
+  printf "%s$d%s${d}alice$d%s$d%s${d}Unknown${d}Unknown$d%s${d}" "$1" "$2" "$3" "$4" "$5"
+  printf "n1${d}/w d${d}nvrx-chain:c0ffee/1${d}chain\\n"
+}
 """
 
 
@@ -372,6 +375,7 @@ def test_accounting_drops_what_was_not_asked_for_and_jobs_from_before(programs: 
     assert [(row.array_job_id, row.array_task_id, row.exit_code, row.step_exit_codes) for row in rows] == [
         (14, 0, 93, (93,))
     ]
+    assert [(row.work_dir, row.comment, row.name) for row in rows] == [("/w d", "nvrx-chain:c0ffee/1", "chain")]
     assert client(programs).accounting([14], since + timedelta(hours=1)) == ()
 
 
@@ -422,3 +426,24 @@ def test_other_programs_are_run_where_they_are_named(programs: FakePrograms, tmp
 def test_a_program_that_slurm_does_not_have_is_refused(programs: FakePrograms) -> None:
     with pytest.raises(ValueError, match="qstat"):
         CommandLineClient(clock=FakeClock(), environ={}, programs={"qstat": "/bin/qstat"})
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ("printf '#!/bin/bash\\nsrun x'", "#!/bin/bash\nsrun x"),
+        ("echo 'job script retrieval failed: Invalid job id specified' >&2; exit 1", None),
+    ],
+)
+def test_a_batch_script_is_shown_or_is_not_there(body: str, answer: str | None, programs: FakePrograms) -> None:
+    programs.put("scontrol", body)
+    assert client(programs).batch_script(9) == answer
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["echo 'job script retrieval failed: Invalid user id' >&2", "exit 1", "true", "echo 'Access/permission denied'"],
+)
+def test_a_batch_script_that_is_refused_is_unobserved_even_with_exit_code_0(body: str, programs: FakePrograms) -> None:
+    programs.put("scontrol", body)
+    assert isinstance(client(programs).batch_script(9), Unobserved)

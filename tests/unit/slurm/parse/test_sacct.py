@@ -108,6 +108,21 @@ def test_a_row_is_a_task_only_when_one_ran(row: str, index: int | None) -> None:
     assert (task.array_job_id, task.array_task_id) == (16, index)
 
 
+def test_the_working_directory_and_a_stored_comment_are_read() -> None:
+    columns = (*COLUMNS, "work_dir", "comment", "name")
+    stored, bare = parse_accounting(
+        "5_0|FAILED|1:0|/w d/#1|nvrx-chain:c0ffee/1|a|b\n6_0|FAILED|1:0|/w|(null)|c\n", "|", columns
+    ).tasks
+    assert (stored.work_dir, stored.comment, stored.name) == ("/w d/#1", "nvrx-chain:c0ffee/1", "a|b")
+    assert (bare.work_dir, bare.comment) == ("/w", "")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_recording_without_these_columns_has_neither(version: str) -> None:
+    task = tasks(version, "node-fail")["2_0"]
+    assert (task.work_dir, task.comment) == ("", "")
+
+
 def test_a_line_that_is_no_row_is_reported() -> None:
     parsed = parse_accounting("hello\nJobID|State|ExitCode\n5_0|FAILED|1:0\n", "|", COLUMNS)
     assert len(parsed.tasks) == 1

@@ -1,0 +1,166 @@
+"""What `nvrx-watch` does with its options: one pass, a daemon or a live screen. Touches: signals, standard output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nvrx_watch.config import WatchConfig, build_config
+from nvrx_watch.detectors.registry import ALL
+from nvrx_watch.run_pass import DEGRADED, PassResult, exit_code_of
+from nvrx_watch.ui.report import render_report, report_object
+from nvrx_watch.watcher import PASS_DEADLINE_SECONDS, Watcher
+
+if TYPE_CHECKING:
+    from nvrx_watch.ui.screen_model import ScreenModel
+
+log = logging.getLogger(__name__)
+
+LIVE_LOG = "live.log"
+"""Where a live screen logs, in the state directory."""
+
+
+def run_command_line(options: Mapping[str, Any], thresholds: Mapping[str, Any]) -> int:
+    """Run as asked and return the exit code. Raises NvrxError for what is wrong at the start."""
+    if options["list_detectors"] or options["explain"]:
+        from nvrx_watch.detectors.page import render_explanation, render_list
+
+        print(render_explanation(options["explain"]) if options["explain"] else render_list(ALL))
+        return 0
+    config = build_config(options, thresholds, os.environ, frozenset(detector.name for detector in ALL))
+    _set_up_log(config)
+    with Watcher(config) as watcher:
+        if config.interval_seconds is None:
+            return _once(watcher, config)
+        return _live(watcher, config) if config.live else _stay(watcher, config)
+
+
+def _set_up_log(config: WatchConfig) -> None:
+    """To standard error; a live screen would be torn by lines there, so it logs into the state directory."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if config.live and config.interval_seconds is not None and sys.stdout.isatty():
+        try:
+            config.state_directory.mkdir(parents=True, exist_ok=True)
+            handler = logging.FileHandler(config.state_directory / LIVE_LOG)
+        except OSError as error:
+            print(f"nvrx-watch: the log goes nowhere, {error}", file=sys.stderr)
+            handler = logging.NullHandler()
+    logging.basicConfig(
+        level=logging.INFO if config.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        handlers=[handler],
+    )
+
+
+def _once(watcher: Watcher, config: WatchConfig) -> int:
+    with watcher.lock() as held:
+        if not held:
+            print("nvrx-watch: the run before this one is still at work on this chain", file=sys.stderr)
+            return DEGRADED
+        results = watcher.run_pass()
+    if config.live:
+        from nvrx_watch.ui.live import make_console, print_once
+
+        console = make_console()
+        for result in results:
+            print_once(_screen(result), console)
+    else:
+        _print(results, as_json=config.as_json)
+    if not results and config.all_mine:
+        print(f"no chain of {watcher.user} is in the queue" if watcher.sees_queue else "the queue could not be read")
+        return 0 if watcher.sees_queue else DEGRADED
+    return exit_code_of(results)
+
+
+def _stay(watcher: Watcher, config: WatchConfig) -> int:
+    """The daemon: quiet but for the log, and one JSON line per pass and chain where that was asked for."""
+    from nvrx_watch.daemon import Loop, LoopSettings, tell_systemd
+    from nvrx_watch.wake import FileWaker
+
+    assert config.interval_seconds is not None
+    settings = LoopSettings(interval_seconds=config.interval_seconds, deadline_seconds=PASS_DEADLINE_SECONDS)
+
+    def one_pass() -> int:
+        results = watcher.run_pass()
+        if config.as_json:
+            _print(results, as_json=True)
+        waker.follow(watcher.directories())
+        return exit_code_of(results)
+
+    loop = Loop(one_pass, settings, watcher.clock, tell_service_manager=tell_systemd)
+    waker = FileWaker(loop.wake)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: loop.stop())
+    try:
+        loop.run()
+    finally:
+        waker.close()
+    return 0
+
+
+def _live(watcher: Watcher, config: WatchConfig) -> int:
+    from nvrx_watch.ui.live import make_console, show_live
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    codes = [0]
+
+    def screens() -> Iterator[ScreenModel]:
+        assert config.interval_seconds is not None
+        while not stop.is_set():
+            results = watcher.run_pass()
+            codes[0] = exit_code_of(results)
+            if results:
+                # One screen shows one chain: the one that needs somebody most.
+                yield _screen(max(results, key=lambda result: result.exit_code))
+            watcher.clock.wait(stop, config.interval_seconds)
+
+    show_live(screens(), stop, watcher.clock, console=make_console())
+    return codes[0]
+
+
+def _screen(result: PassResult) -> ScreenModel:
+    from nvrx_watch.ui.screen_model import build_screen
+
+    snapshot = result.snapshot
+    run = result.run
+    return build_screen(
+        snapshot,
+        run.findings,
+        result.history,
+        result.reports,
+        now=snapshot.taken_at,
+        skipped=run.skipped,
+        broken=run.broken,
+    )
+
+
+def _print(results: Sequence[PassResult], *, as_json: bool) -> None:
+    for result in results:
+        run, snapshot = result.run, result.snapshot
+        if as_json:
+            shown = report_object(
+                snapshot,
+                run.findings,
+                result.reports,
+                run.skipped,
+                run.broken,
+                snapshot.sources,
+                result.notes,
+                exit_code=result.exit_code,
+                pass_seconds=result.seconds,
+            )
+            text = msgspec.json.encode(shown).decode()
+        else:
+            text = render_report(
+                snapshot, run.findings, result.reports, run.skipped, run.broken, snapshot.sources, result.notes
+            )
+        print(text, flush=True)

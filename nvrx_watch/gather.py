@@ -1,0 +1,276 @@
+"""One pass's look at everything: files first, then Slurm, folded into one `Snapshot` per chain. Touches nothing itself.
+
+The order matters while a chain moves: the ids on record are read before the queue, or a new job would look like
+somebody else's. A source that fails leaves the others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+from nvrx_chain.clock import Clock
+from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.model import Node, QueueReading
+from nvrx_chain.slurm.nodelist import expand_nodes
+from nvrx_watch import memory as names
+from nvrx_watch.layout import Layout
+from nvrx_watch.memory import Memory, Value, forget, observe
+from nvrx_watch.model import Generation, LogActivity, Queue, Snapshot, Source, SourceReport, Subject, Unavailable
+from nvrx_watch.queue_sort import sort_queue
+from nvrx_watch.reading_model import RunReading
+from nvrx_watch.slurm_facts import Accounting, SlurmFacts, unavailable_or_unobserved
+
+ACCOUNTED_GENERATIONS = 8
+"""Of how many generations, the newest that have begun, Slurm's accounting is read."""
+
+REMEMBERED_GENERATIONS = 12
+"""Of how many generations the memory of earlier passes is kept."""
+
+NO_SCHEDULER = "no scheduler is asked (--platform none)"
+
+
+class Reader(Protocol):
+    """Reads the files of a chain; reading/ has the one that does it in a child process."""
+
+    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
+        """All files of the chain. Never raises for what lies on disk."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A chain to look at: who it is, where its files lie, and what earlier passes remember of it."""
+
+    subject: Subject
+    layout: Layout
+    asked_job_id: int | None
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A target with its files and what of the queue is its own."""
+
+    target: Target
+    subject: Subject
+    reading: RunReading | Unobserved
+    generations: tuple[Generation, ...]
+    queue: Queue | Unobserved
+
+
+class Gatherer:
+    """Takes snapshots. `facts` None: no scheduler is asked. `watcher_uid` decides what an empty queue can mean."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        facts: SlurmFacts | None,
+        clock: Clock,
+        watcher_uid: int,
+        file_deadline_seconds: float = 20.0,
+    ) -> None:
+        self._reader = reader
+        self._facts = facts
+        self._clock = clock
+        self._watcher_uid = watcher_uid
+        self._deadline = file_deadline_seconds
+
+    def gather(self, targets: Sequence[Target], queue: QueueReading | Unobserved | None = None) -> tuple[Snapshot, ...]:
+        """One snapshot per target, in their order. `queue` is a reading that the caller has made in this pass."""
+        files = [self._reader.read(target.layout, deadline_seconds=self._deadline) for target in targets]
+        if queue is None:
+            queue = self._read_queue(targets)
+        reads = [self._sort(target, reading, queue) for target, reading in zip(targets, files, strict=True)]
+        accounting = self._read_accounting(reads)
+        nodes = self._read_nodes(reads)
+        now = self._clock.now()
+        return tuple(_snapshot(read, accounting, nodes, now) for read in reads)
+
+    def _read_queue(self, targets: Sequence[Target]) -> QueueReading | Unobserved:
+        if self._facts is None:
+            return Unavailable(NO_SCHEDULER)
+        return self._facts.queue(frozenset(target.subject.user for target in targets))
+
+    def _sort(self, target: Target, reading: RunReading | Unobserved, queue: QueueReading | Unobserved) -> _Read:
+        subject = target.subject
+        generations: tuple[Generation, ...] = ()
+        stamps: tuple[str, ...] = ()
+        known = isinstance(reading, RunReading) and isinstance(reading.generations, tuple)
+        if isinstance(reading, RunReading):
+            subject = _with_manifest(subject, reading)
+            generations = reading.generations if isinstance(reading.generations, tuple) else ()
+            stamps = reading.open_stamps
+        if isinstance(queue, Unobserved):
+            return _Read(target=target, subject=subject, reading=reading, generations=generations, queue=queue)
+        if subject.is_ours and not known:
+            # Every job of the chain would look like a stranger's, and so like a chain that is gone.
+            why = Unobserved("the submissions of the chain could not be read")
+            return _Read(target=target, subject=subject, reading=reading, generations=generations, queue=why)
+        generations, sorted_queue = sort_queue(
+            queue, subject, generations, stamps, asked_job_id=target.asked_job_id, watcher_uid=self._watcher_uid
+        )
+        return _Read(target=target, subject=subject, reading=reading, generations=generations, queue=sorted_queue)
+
+    def _read_accounting(self, reads: Sequence[_Read]) -> Accounting | Unobserved:
+        if self._facts is None:
+            return Accounting(unavailable=NO_SCHEDULER)
+        wanted = sorted({job for read in reads for job in _to_account(read)})
+        self._facts.forget_all_but(frozenset(one.array_job_id for read in reads for one in read.generations))
+        return self._facts.accounting(wanted)
+
+    def _read_nodes(self, reads: Sequence[_Read]) -> Mapping[str, Node] | Unobserved:
+        if self._facts is None:
+            return Unavailable(NO_SCHEDULER)
+        wanted = {name for read in reads for name in _nodes_in_use(read)}
+        return self._facts.nodes(sorted(wanted))
+
+
+def _with_manifest(subject: Subject, reading: RunReading) -> Subject:
+    if isinstance(reading.manifest, Unobserved) or reading.manifest is None:
+        return subject
+    if subject.chain_id is not None and reading.manifest.chain_id != subject.chain_id:
+        # Another chain was submitted into the directory meanwhile; the files read are still of the one asked for.
+        return subject
+    return replace(subject, manifest=reading.manifest)
+
+
+def _to_account(read: _Read) -> list[int]:
+    """The newest generations of which something has ended, or of which the queue no longer shows anything."""
+    if isinstance(read.queue, Unobserved):
+        return []
+    found = []
+    for one in read.generations:
+        rows = read.queue.rows(one.array_job_id)
+        only_waits = bool(rows) and all(row.state.is_pending for row in rows)
+        only_runs = bool(rows) and all(not row.state.is_terminal for row in rows) and len(rows) > 0
+        if not (only_waits or only_runs):
+            found.append(one.array_job_id)
+    return found[-ACCOUNTED_GENERATIONS:]
+
+
+def _nodes_in_use(read: _Read) -> set[str]:
+    if isinstance(read.queue, Unobserved):
+        return set()
+    found: set[str] = set()
+    for rows in read.queue.arrays.values():
+        for row in rows:
+            if not row.state.is_terminal and not row.state.is_pending and row.nodelist:
+                found.update(_expanded(row.nodelist))
+    return found
+
+
+def _expanded(nodelist: str) -> tuple[str, ...]:
+    if not any(character in nodelist for character in "[],"):
+        # The usual case of one node needs no ClusterShell, which takes long to import.
+        return (nodelist,)
+    try:
+        return tuple(expand_nodes(nodelist))
+    except ValueError:
+        # Not a list that Slurm could print: no node of that name can be asked for.
+        return ()
+
+
+def _snapshot(
+    read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str, Node] | Unobserved, now: datetime
+) -> Snapshot:
+    files = read.reading
+    iteration = files if isinstance(files, Unobserved) else files.iteration
+    own = {one.array_job_id for one in read.generations}
+    rows = (
+        accounting
+        if isinstance(accounting, Unobserved)
+        else {job: tasks for job, tasks in accounting.rows.items() if job in own}
+    )
+    memory = observe(read.target.memory, _values(read, iteration), now)
+    return Snapshot(
+        subject=read.subject,
+        taken_at=now,
+        generations=read.generations,
+        queue=read.queue,
+        accounting=rows,
+        nodes=nodes,
+        iteration=iteration,
+        verdict=files if isinstance(files, Unobserved) else files.verdict,
+        hold=files if isinstance(files, Unobserved) else files.hold,
+        memory=_pruned(memory, read.generations),
+        sources=_report(read, accounting, nodes),
+        can_write_run_directory=None if isinstance(files, Unobserved) else files.can_write,
+        free_bytes=None if isinstance(files, Unobserved) else files.free_bytes,
+        file_clock_ahead_seconds=None if isinstance(files, Unobserved) else files.file_clock_ahead_seconds,
+    )
+
+
+def _values(read: _Read, iteration: int | Unobserved | None) -> dict[str, Value]:
+    """What this pass saw, under the names of memory.py. A source that could not be observed adds nothing."""
+    values: dict[str, Value] = {}
+    if not isinstance(iteration, Unobserved):
+        values[names.ITERATION_NAME] = iteration
+        best = read.target.memory.value(names.BEST_ITERATION_NAME)
+        known = [number for number in (best, iteration) if isinstance(number, int)]
+        values[names.BEST_ITERATION_NAME] = max(known) if known else None
+    recent = read.generations[-REMEMBERED_GENERATIONS:]
+    for one in recent:
+        for task, lease in one.leases.items():
+            values[names.lease_name(one.array_job_id, task)] = lease.counter
+        if isinstance(one.log, LogActivity):
+            values[names.log_name(one.array_job_id)] = one.log.bytes
+    if isinstance(read.queue, Queue):
+        for one in recent:
+            values |= _queue_values(read.queue, one.array_job_id)
+        live = [one.array_job_id for one in read.generations if read.queue.running(one.array_job_id)]
+        alive = any(read.queue.alive(one.array_job_id) for one in read.generations) or bool(read.queue.doubtful)
+        values[names.LIVE_GENERATION_NAME] = live[-1] if live else None
+        values[names.QUEUE_EMPTY_NAME] = "no" if alive or read.queue.foreign else "yes"
+    return values
+
+
+def _queue_values(queue: Queue, job: int) -> dict[str, Value]:
+    row = queue.task(job, 0)
+    pending = queue.pending(job)
+    return {
+        names.task_zero_name(job): row.raw_state if row is not None else "absent",
+        names.alive_name(job): len(queue.alive(job)),
+        names.waiting_name(job): ",".join(sorted({task.reason for task in pending})) if pending else None,
+        names.completing_name(job): sum(task.state.value == "COMPLETING" for task in queue.rows(job)),
+    }
+
+
+def _pruned(memory: Memory, generations: Sequence[Generation]) -> Memory:
+    """Without the generations that are so far back that no detector asks about them."""
+    recent = {one.array_job_id for one in generations[-REMEMBERED_GENERATIONS:]}
+    remembered = {
+        int(part) for name in memory.seen if name.startswith("job/") and (part := name.split("/")[1]).isdigit()
+    }
+    old = tuple(f"job/{job}/" for job in sorted(remembered - recent))
+    return forget(memory, old) if old and generations else memory
+
+
+def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str, Node] | Unobserved) -> SourceReport:
+    files = read.reading
+    answers: dict[Source, object] = {Source.QUEUE: read.queue, Source.NODES: nodes}
+    answers[Source.ACCOUNTING] = unavailable_or_unobserved(accounting)
+    if isinstance(files, Unobserved):
+        answers |= dict.fromkeys((Source.RECORDS, Source.CYCLES, Source.ITERATION), files)
+    else:
+        # Those that wait have no directory; a damaged record of long ago must not blind the watcher for ever.
+        begun = [one for one in read.generations if one.has_directory][-1:]
+        answers[Source.CYCLES] = next((one.cycles for one in begun if isinstance(one.cycles, Unobserved)), None)
+        answers[Source.ITERATION] = files.iteration
+        answers[Source.RECORDS] = _first_unobserved(files.generations, files.verdict, files.hold, files.manifest)
+    return SourceReport(
+        unobserved={
+            source: answer.reason
+            for source, answer in answers.items()
+            if isinstance(answer, Unobserved) and not isinstance(answer, Unavailable)
+        },
+        unavailable={source: answer.reason for source, answer in answers.items() if isinstance(answer, Unavailable)},
+        notes=() if isinstance(files, Unobserved) else files.notes,
+    )
+
+
+def _first_unobserved(*answers: object) -> object:
+    return next((answer for answer in answers if isinstance(answer, Unobserved)), None)

@@ -1,0 +1,134 @@
+"""A chain by its run directory: whose it is, and that its files are that user's. Touches: the directory, reads only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvrx_chain.errors import IdentityError, RecordError
+from nvrx_chain.records.chain import ChainFiles, open_chain
+from nvrx_chain.records.files import list_names
+from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.slurm.identity import parse_comment
+from nvrx_watch.layout import NvrxLayout, OwnLayout
+from nvrx_watch.model import Subject
+from nvrx_watch.resolve.foreign import cycles_below
+from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, Watched, find_account, shown
+
+log = logging.getLogger(__name__)
+
+CHAINS_DIRECTORY = "nvrx-chains"
+"""Where `nvrx-chain submit` makes run directories that nobody named."""
+
+_MOST_LOOKED_AT = 1000
+_LARGEST_UID = (1 << 32) - 2
+
+FindAccount = Callable[[str], Account | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnChain:
+    """A chain of nvrx-chain in its run directory. Its manifest is its user's own."""
+
+    files: ChainFiles
+    manifest: ChainManifest
+
+    @property
+    def path(self) -> Path:
+        return self.files.directory.path
+
+    def has_on_record(self, array_job_id: int) -> bool:
+        """Whether a submission of this chain became that array job."""
+        return any(known.array_job_id == array_job_id for known in self.files.generations())
+
+    def watched(self, asked_job_id: int | None) -> Watched:
+        manifest = self.manifest
+        return Watched(
+            subject=Subject(
+                key=manifest.chain_id,
+                name=manifest.job_name,
+                user=manifest.user,
+                uid=manifest.uid,
+                cluster=manifest.cluster,
+                chain_id=manifest.chain_id,
+                run_directory=self.path,
+                manifest=manifest,
+                max_restarts=manifest.launcher.max_restarts,
+            ),
+            layout=OwnLayout(run_directory=self.path, chain_id=manifest.chain_id, owner_uid=manifest.uid),
+            asked_job_id=asked_job_id,
+        )
+
+
+def resolve_run_directory(path: Path, *, find_account: FindAccount = find_account) -> Watched:
+    """The chain in a directory: one of ours, or one of NVRx's own layout (`nvrx/<array job>/cycle_infos`).
+
+    Raises RecordError when there is none or it cannot be read, IdentityError when its files are not its user's.
+    """
+    directory = Path(os.path.abspath(path))
+    if not os.path.lexists(RunDirectory(directory).manifest) and os.path.isdir(directory / "nvrx"):
+        return _nvrx_directory(directory)
+    return open_own(directory, find_account).watched(None)
+
+
+def open_own(directory: Path, find_account: FindAccount) -> OwnChain:
+    """The chain whose manifest lies there. Raises RecordError, IdentityError."""
+    what = f"reading the chain in {shown(str(directory))}"
+    claimed = open_chain(RunDirectory(directory)).manifest()
+    if not 0 <= claimed.uid <= _LARGEST_UID or parse_comment(f"nvrx-chain:{claimed.chain_id}") is None:
+        raise RecordError(what, part=f"{RunDirectory(directory).manifest.name} is not one that nvrx-chain writes")
+    account = find_account(claimed.user)
+    if account is not None and account.uid != claimed.uid:
+        # Whoever may write into a directory can write a manifest in the name of another user.
+        raise IdentityError(
+            what, part=f"it names the user {shown(claimed.user)}, who is not uid {claimed.uid}", hint="not believed"
+        )
+    files = open_chain(RunDirectory(directory), owner_uid=claimed.uid)
+    manifest = files.manifest()
+    if (manifest.chain_id, manifest.uid, manifest.user) != (claimed.chain_id, claimed.uid, claimed.user):
+        raise RecordError(what, part="its manifest changed while it was read", hint="try again")
+    return OwnChain(files=files, manifest=manifest)
+
+
+def find_on_record(array_job_id: int, here: Path, find_account: FindAccount) -> list[OwnChain]:
+    """The chains in a directory and its nvrx-chains/ that have the array job on record."""
+    return [chain for chain in _chains_near(here, find_account) if chain.has_on_record(array_job_id)]
+
+
+def _chains_near(here: Path, find_account: FindAccount) -> list[OwnChain]:
+    below = here / CHAINS_DIRECTORY
+    names = list_names(below)
+    found = []
+    for path in [here, *(below / name for name in (names if isinstance(names, tuple) else ())[:_MOST_LOOKED_AT])]:
+        try:
+            found.append(open_own(path, find_account))
+        except (RecordError, IdentityError) as error:
+            log.debug("no chain here: %s", error)
+    return found
+
+
+def _nvrx_directory(directory: Path) -> Watched:
+    """A work directory as NVRx's own example lays it out. Its name is that of the directory: no job is known."""
+    try:
+        uid = directory.stat().st_uid
+    except OSError as error:
+        raise RecordError(f"reading {shown(str(directory))}", part=error.strerror or str(error)) from error
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    return Watched(
+        subject=Subject(key=f"directory:{directory}", name=directory.name, user=user, uid=uid),
+        layout=NvrxLayout(
+            cycle_info_glob=cycles_below(str(directory)),
+            iteration_file=directory / NVRX_ITERATION,
+            owner_uid=uid,
+            work_directory=directory,
+        ),
+        asked_job_id=None,
+    )

@@ -1,0 +1,60 @@
+"""What resolving gives, and what the command line may say about a chain that is not ours. Pure vocabulary."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvrx_watch.layout import Layout
+from nvrx_watch.model import Subject
+
+NVRX_CYCLES = "nvrx/*/cycle_infos/cycle_info.*"
+"""Cycle records below the work directory of NVRx's own example; `*` is the array job id."""
+
+NVRX_ITERATION = "checkpoints/latest_checkpointed_iteration.txt"
+"""The checkpoint iteration below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """Whom to watch and where its files are. `asked_job_id` is the array job that was named, None without one."""
+
+    subject: Subject
+    layout: Layout
+    asked_job_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignHints:
+    """What the user says of a chain that nvrx-chain did not submit; None where nothing was said."""
+
+    work_directory: Path | None = None
+    cycle_info_glob: str | None = None
+    iteration_file: Path | None = None
+    job_name: str | None = None
+    user: str | None = None
+    max_restarts: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A user of this machine."""
+
+    uid: int
+    home: str
+
+
+def find_account(user: str) -> Account | None:
+    """The account of a user, None when this machine knows no such user."""
+    try:
+        entry = pwd.getpwnam(user)
+    except (KeyError, ValueError, UnicodeEncodeError):
+        return None
+    return Account(uid=entry.pw_uid, home=entry.pw_dir)
+
+
+def shown(text: str, limit: int = 120) -> str:
+    """Text of somebody else's as an error may print it: control characters escaped, cut to a sane length."""
+    safe = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text[: limit + 1])
+    return safe if len(text) <= limit else f"{safe[:limit]}..."

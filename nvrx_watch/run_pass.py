@@ -1,0 +1,184 @@
+"""One pass over the watched chains: snapshot, detectors, actions, notices, heartbeat, state.
+
+The order is fixed: nothing is acted on before every source was read, and the heartbeat is pinged last, only when every
+source of every chain was seen and no detector broke. Touches: what its parts touch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nvrx_chain.clock import Clock
+from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.model import QueueReading
+from nvrx_watch.acting.perform import ActionDesk, perform
+from nvrx_watch.action_model import ActionReport, ActionState
+from nvrx_watch.detectors.registry import DetectorRun, run_detectors
+from nvrx_watch.gather import Gatherer, Target
+from nvrx_watch.history import due_notices, history_notes, mark_good_pass, update_history
+from nvrx_watch.history_model import History
+from nvrx_watch.layout import Layout
+from nvrx_watch.memory import Memory
+from nvrx_watch.model import Severity, Snapshot, Subject
+from nvrx_watch.notify import send_all
+from nvrx_watch.sinks.chain_metrics import ChainMetrics, measure
+from nvrx_watch.sinks.sink import Sink, SinkError
+from nvrx_watch.state_store import StateStore
+from nvrx_watch.thresholds import WatchThresholds
+
+log = logging.getLogger(__name__)
+
+CLEAN, DEGRADED, CRITICAL = 0, 1, 2
+"""The exit codes of a pass; 64 (bad usage) is the command line's."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """A chain that is watched, and what is known of it from earlier passes."""
+
+    subject: Subject
+    layout: Layout
+    asked_job_id: int | None = None
+    memory: Memory = field(default_factory=Memory)
+    history: History = field(default_factory=History)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassResult:
+    """What a pass made of one chain."""
+
+    snapshot: Snapshot
+    run: DetectorRun
+    reports: tuple[ActionReport, ...]
+    history: History
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether something could not be seen: then no heartbeat is sent. A source that a site lacks is none."""
+        return bool(self.snapshot.sources.unobserved or self.run.broken)
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 degraded, 2 at least one critical finding."""
+        if any(finding.severity is Severity.CRITICAL for finding in self.run.findings):
+            return CRITICAL
+        return DEGRADED if self.is_degraded else CLEAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlets:
+    """Where the results of a pass go besides the screen. `ping` is the heartbeat, None without one."""
+
+    sinks: Sequence[Sink] = ()
+    ping: Callable[[], None] | None = None
+    metrics: Sequence[Callable[[Sequence[ChainMetrics]], None]] = ()
+    deadline_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassParts:
+    """What a pass is made of."""
+
+    gatherer: Gatherer
+    desk: ActionDesk
+    outlets: Outlets
+    store: StateStore
+    clock: Clock
+    thresholds: WatchThresholds
+    disabled: frozenset[str] = frozenset()
+
+
+def run_pass(
+    parts: PassParts, watches: Sequence[Watch], queue: QueueReading | Unobserved | None = None
+) -> tuple[PassResult, ...]:
+    """Look at every chain once, act where that was allowed, tell who has to know. Updates the watches."""
+    began = parts.clock.monotonic()
+    targets = [
+        Target(subject=one.subject, layout=one.layout, asked_job_id=one.asked_job_id, memory=one.memory)
+        for one in watches
+    ]
+    snapshots = parts.gatherer.gather(targets, queue)
+    results = [_judge(parts, one, snapshot, began) for one, snapshot in zip(watches, snapshots, strict=True)]
+    # Notices come after the actions: a sink that hangs must not delay the release of a node.
+    results = [_tell(parts, one, result) for one, result in zip(watches, results, strict=True)]
+    _publish_metrics(parts, results)
+    if results and not any(result.is_degraded for result in results):
+        _ping(parts.outlets)
+    return tuple(results)
+
+
+def exit_code_of(results: Sequence[PassResult]) -> int:
+    """The worst of all chains: critical before degraded before clean."""
+    return max((result.exit_code for result in results), default=CLEAN)
+
+
+def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> PassResult:
+    run = run_detectors(snapshot, parts.thresholds, parts.disabled)
+    for name, text in run.broken.items():
+        log.error("a detector broke, the others ran detector=%s chain=%s error=%s", name, snapshot.subject.name, text)
+    reports = perform(run.findings, snapshot, parts.desk)
+    now = parts.clock.now()
+    history = update_history(watch.history, run.findings, blind=frozenset(run.skipped) | frozenset(run.broken), now=now)
+    result = PassResult(
+        snapshot=snapshot,
+        run=run,
+        reports=reports,
+        history=history,
+        notes=history_notes(history),
+        seconds=parts.clock.monotonic() - began,
+    )
+    if not result.is_degraded:
+        result = replace(result, history=mark_good_pass(history, now))
+    watch.subject, watch.memory = snapshot.subject, snapshot.memory
+    return result
+
+
+def _tell(parts: PassParts, watch: Watch, result: PassResult) -> PassResult:
+    subject, now = result.snapshot.subject, parts.clock.now()
+    policies = [sink.policy for sink in parts.outlets.sinks]
+    due = due_notices(result.history, result.run.findings, subject, policies, now)
+    history, failures = send_all(
+        result.history, due, parts.outlets.sinks, parts.clock, deadline_seconds=parts.outlets.deadline_seconds
+    )
+    notes = [f"{name} did not take a message: {why}" for name, why in failures.items()]
+    watch.history = history
+    # Saved after the sending: what was not accepted is sent again, if need be after a restart.
+    notes += parts.store.save(subject.key, watch.memory, history)
+    return replace(result, history=history, notes=(*result.notes, *notes))
+
+
+def _publish_metrics(parts: PassParts, results: Sequence[PassResult]) -> None:
+    if not parts.outlets.metrics:
+        return
+    now = parts.clock.now()
+    states = [
+        measure(result.snapshot, result.run.findings, result.seconds, result.history.last_good_pass_at, now)
+        for result in results
+    ]
+    for publish in parts.outlets.metrics:
+        try:
+            publish(states)
+        except (OSError, SinkError) as error:
+            log.warning("the metrics were not published error=%s", error)
+
+
+def _ping(outlets: Outlets) -> None:
+    if outlets.ping is None:
+        return
+    try:
+        outlets.ping()
+    except SinkError as error:
+        log.warning("the heartbeat was not accepted error=%s", error)
+
+
+def acted(results: Sequence[PassResult]) -> Mapping[str, tuple[ActionReport, ...]]:
+    """The actions that were carried out, by chain."""
+    done = (ActionState.DONE, ActionState.INCOMPLETE, ActionState.FAILED)
+    return {
+        result.snapshot.subject.key: tuple(report for report in result.reports if report.state in done)
+        for result in results
+    }

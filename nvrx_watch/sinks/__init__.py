@@ -1,0 +1,1 @@
+"""Where notices, metrics and the heartbeat go: one module per receiver."""

@@ -1,0 +1,139 @@
+"""Which chains a watcher looks at, over its whole life: one that was named, or all live ones of a user.
+
+Touches: Slurm and run directories while a chain is resolved, the state directory when one is first seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+from nvrx_chain.errors import NvrxError, Unobserved
+from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.slurm.model import QueueReading
+from nvrx_watch.config import WatchConfig
+from nvrx_watch.resolve.watched import ForeignHints, Watched
+from nvrx_watch.run_pass import Watch
+from nvrx_watch.state_store import StateStore
+
+log = logging.getLogger(__name__)
+
+QUIET_PASSES_BEFORE_LEAVING = 5
+"""With --all-mine a chain that has a verdict and no job left is looked at this often again, then let go."""
+
+
+class Subjects:
+    """The chains of one watcher. `client` None: no scheduler is asked."""
+
+    def __init__(
+        self,
+        config: WatchConfig,
+        client: SlurmClient | None,
+        store: StateStore,
+        *,
+        read_script: Callable[[int], str | Unobserved | None],
+        here: Path,
+        user: str,
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._store = store
+        self._read_script = read_script
+        self._here = here
+        self._user = user
+        self._watches: dict[str, Watch] = {}
+        self._over: dict[str, int] = {}
+
+    def resolve_named(self) -> None:
+        """Find the one chain that was named. Raises NvrxError when there is none or it cannot be seen."""
+        from nvrx_watch.resolve.by_directory import resolve_run_directory
+        from nvrx_watch.resolve.by_job import resolve_job
+        from nvrx_watch.resolve.foreign import ForeignJob, watch_foreign
+        from nvrx_watch.resolve.watched import find_account
+
+        config = self._config
+        hints = ForeignHints(
+            work_directory=config.work_directory,
+            cycle_info_glob=config.cycle_info_glob,
+            iteration_file=config.iteration_file,
+            job_name=config.job_name,
+            user=config.user,
+            max_restarts=config.max_restarts,
+        )
+        if config.run_directory is not None:
+            self._add(resolve_run_directory(config.run_directory))
+        elif config.jobid is not None and self._client is not None:
+            self._add(resolve_job(config.jobid, self._client, hints, read_script=self._read_script, here=self._here))
+        else:
+            # No job is named, so there is no script to read: what the user says is all there is.
+            place = config.work_directory or Path(config.cycle_info_glob or "")
+            job = ForeignJob(
+                array_job_id=None,
+                name=config.job_name or place.name,
+                user=self._user,
+                account=find_account(self._user),
+                cluster=None,
+                work_directory=str(self._here),
+                command="",
+                script_ids=(),
+            )
+            self._add(watch_foreign(job, hints, self._read_script, self._here))
+
+    def read_queue(self) -> QueueReading | Unobserved | None:
+        """With --all-mine the queue of the user, which the pass then uses too; None when a pass reads its own."""
+        if not self._config.all_mine or self._client is None:
+            return None
+        return self._client.queue(self._user)
+
+    def watches(self, reading: QueueReading | Unobserved | None) -> list[Watch]:
+        """The chains of this pass. New chains in `reading` are resolved and kept until they are over."""
+        if isinstance(reading, QueueReading):
+            self._discover(reading)
+        return list(self._watches.values())
+
+    def leave_ended(self, is_over: Callable[[Watch], bool]) -> None:
+        """Let go of chains that have been over for some passes (--all-mine only)."""
+        if not self._config.all_mine:
+            return
+        for key, watch in list(self._watches.items()):
+            self._over[key] = self._over.get(key, 0) + 1 if is_over(watch) else 0
+            if self._over[key] >= QUIET_PASSES_BEFORE_LEAVING:
+                log.info("a chain is over and is no longer watched chain=%s", key)
+                del self._watches[key], self._over[key]
+
+    def _discover(self, reading: QueueReading) -> None:
+        from nvrx_watch.resolve.all_mine import find_mine
+        from nvrx_watch.resolve.by_job import resolve_job
+
+        assert self._client is not None
+        for chain_id, job in find_mine(reading, self._user, self._watches):
+            try:
+                watched = resolve_job(
+                    str(job), self._client, ForeignHints(), read_script=self._read_script, here=self._here
+                )
+            except NvrxError as error:
+                log.warning("a chain of the queue cannot be watched chain_id=%s job=%s error=%s", chain_id, job, error)
+                continue
+            self._add(watched)
+
+    def _add(self, watched: Watched) -> None:
+        memory, history, notes = self._store.load(watched.subject.key)
+        for note in notes:
+            log.warning("%s", note)
+        self._watches[watched.subject.key] = Watch(
+            subject=watched.subject,
+            layout=watched.layout,
+            asked_job_id=watched.asked_job_id,
+            memory=memory,
+            history=history,
+        )
+
+
+def user_name(uid: int) -> str:
+    """The name of a user id; the number as text for one that this machine does not know."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

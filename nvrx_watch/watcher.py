@@ -1,0 +1,217 @@
+"""The parts of a watcher, built from its settings: the only place that makes real clients, readers and sinks.
+
+Touches: the environment, the state directory; and what the parts touch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from nvrx_chain.clock import SystemClock
+from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.command_client import CommandLineClient
+from nvrx_watch.acting.chain_command import run_command
+from nvrx_watch.acting.desk import ActionDesk
+from nvrx_watch.action_model import Rights
+from nvrx_watch.config import WatchConfig
+from nvrx_watch.gather import Gatherer
+from nvrx_watch.layout import OwnLayout
+from nvrx_watch.model import Queue
+from nvrx_watch.reading.worker import RunReader
+from nvrx_watch.run_pass import Outlets, PassParts, PassResult, Watch, run_pass
+from nvrx_watch.sinks.build import build_heartbeat, build_sinks
+from nvrx_watch.sinks.chain_metrics import ChainMetrics
+from nvrx_watch.slurm_facts import SlurmFacts
+from nvrx_watch.state_store import StateStore
+from nvrx_watch.subjects import Subjects, user_name
+
+log = logging.getLogger(__name__)
+
+FILE_DEADLINE_SECONDS = 20.0
+SLURM_SECONDS = 25.0
+SINK_SECONDS = 30.0
+ACTION_SECONDS = 300.0
+SETTLE_SECONDS = 60.0
+"""How much of its memory a daemon may lose when it is killed."""
+
+PASS_DEADLINE_SECONDS = FILE_DEADLINE_SECONDS + 3 * SLURM_SECONDS + SINK_SECONDS + ACTION_SECONDS
+"""Every part of a pass has a deadline of its own; a pass that takes longer than all of them together hangs."""
+
+_CYCLE_CACHE = "cycles"
+_ACTION_LOG = "actions.jsonl"
+
+
+class Watcher:
+    """One `nvrx-watch`. A context manager: leaving it ends its child process and its servers."""
+
+    def __init__(self, config: WatchConfig) -> None:
+        self._config = config
+        self.clock = SystemClock()
+        self._uid = os.geteuid()
+        self.user = config.user or user_name(self._uid)
+        self.sees_queue = True
+        # First of all: the reader forks, and that is only safe while there is one thread.
+        self._reader = RunReader(
+            cache_directory=config.state_directory / _CYCLE_CACHE, iteration_pattern=config.iteration_pattern
+        )
+        self._reader.start()
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(self._reader.close)
+        client = CommandLineClient(clock=self.clock, environ=os.environ, timeout_seconds=SLURM_SECONDS)
+        # A daemon's memory is in the process; the disk is for its successor and need not be written each pass.
+        stays = config.interval_seconds is not None
+        self._store = StateStore(config.state_directory, settle_seconds=SETTLE_SECONDS if stays else 0.0)
+        self._closing.callback(self._flush)
+        self._subjects = Subjects(
+            config,
+            client if config.asks_slurm else None,
+            self._store,
+            read_script=client.batch_script,
+            here=Path.cwd(),
+            user=self.user,
+        )
+        self._parts = PassParts(
+            gatherer=Gatherer(
+                reader=self._reader,
+                facts=SlurmFacts(client) if config.asks_slurm else None,
+                clock=self.clock,
+                watcher_uid=self._uid,
+                file_deadline_seconds=FILE_DEADLINE_SECONDS,
+            ),
+            desk=ActionDesk(
+                client=client,
+                clock=self.clock,
+                rights=Rights(
+                    user=user_name(self._uid),
+                    uid=self._uid,
+                    act=config.act,
+                    allowed=config.allowed,
+                    as_operator=config.as_operator,
+                    dry_run=config.dry_run,
+                ),
+                run_command=run_command,
+                host=socket.gethostname(),
+                action_log=config.state_directory / _ACTION_LOG,
+                keep_queued=config.keep_queued,
+            ),
+            outlets=self._outlets(),
+            store=self._store,
+            clock=self.clock,
+            thresholds=config.thresholds,
+            disabled=config.disabled,
+        )
+
+    def __enter__(self) -> Watcher:
+        try:
+            if not self._config.all_mine:
+                self._subjects.resolve_named()
+        except BaseException:
+            self._closing.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+
+    def run_pass(self) -> tuple[PassResult, ...]:
+        """One pass over every chain."""
+        reading = self._subjects.read_queue()
+        self.sees_queue = not isinstance(reading, Unobserved)
+        results = run_pass(self._parts, self._subjects.watches(reading), reading)
+        over = {result.snapshot.subject.key for result in results if _is_over(result)}
+        self._subjects.leave_ended(lambda watch: watch.subject.key in over)
+        return results
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Whether no other single pass is at work on the same chains: runs of cron must not pile up."""
+        with contextlib.ExitStack() as held:
+            key = "all-mine" if self._config.all_mine else self._subjects.watches(None)[0].subject.key
+            lock = self._store.try_lock(key)
+            if lock is None:
+                yield False
+                return
+            if lock.note:
+                log.warning("%s", lock.note)
+            held.enter_context(lock)
+            yield True
+
+    def _flush(self) -> None:
+        for note in self._store.flush():
+            log.warning("%s", note)
+
+    def directories(self) -> Sequence[Path]:
+        """Where a change is worth a pass at once: control and cycle records of each chain's newest generations."""
+        found: list[Path] = []
+        for watch in self._subjects.watches(None):
+            if isinstance(watch.layout, OwnLayout):
+                found += _busy_directories(watch)
+        return found
+
+    def _outlets(self) -> Outlets:
+        sinks = self._config.sinks
+        # A single pass prints its findings; a log of the same beside them would say everything twice.
+        logs = self._config.interval_seconds is not None
+        ping: Callable[[], None] | None = None
+        if sinks.heartbeat_url:
+            heartbeat = build_heartbeat(sinks.heartbeat_url)
+            ping = heartbeat.ping
+        return Outlets(
+            sinks=build_sinks(
+                pd_routing_key=sinks.pd_routing_key,
+                pd_url=sinks.pd_url,
+                webhook_url=sinks.webhook_url,
+                notify=sinks.notify,
+                cooldown_seconds=sinks.alert_cooldown_seconds,
+                with_log=logs,
+            ),
+            ping=ping,
+            metrics=self._metrics(),
+            deadline_seconds=SINK_SECONDS,
+        )
+
+    def _metrics(self) -> list[Callable[[Sequence[ChainMetrics]], None]]:
+        found: list[Callable[[Sequence[ChainMetrics]], None]] = []
+        sinks = self._config.sinks
+        if sinks.metrics_port is None and sinks.textfile_directory is None:
+            return found
+        from nvrx_watch.sinks.prometheus import MetricsServer, Textfile, textfile_name
+
+        if sinks.metrics_port is not None:
+            server = MetricsServer(sinks.metrics_port, sinks.metrics_address)
+            self._closing.callback(server.close)
+            log.warning("serving /metrics address=%s port=%s", sinks.metrics_address, server.port)
+            found.append(server.publish)
+        if sinks.textfile_directory is not None:
+            # One file per watcher: two that share it would take turns.
+            named = self._config.jobid or str(self._config.run_directory or self._config.job_name or self.user)
+            found.append(Textfile(sinks.textfile_directory, textfile_name(named)).publish)
+        return found
+
+
+def _busy_directories(watch: Watch) -> list[Path]:
+    layout = watch.layout
+    assert isinstance(layout, OwnLayout)
+    found = [layout.run_directory, layout.run_directory / "submissions", layout.run_directory / "generations"]
+    jobs = sorted({int(name.split("/")[1]) for name in watch.memory.seen if name.startswith("job/")})
+    for job in jobs[-2:]:
+        below = layout.run_directory / "generations" / str(job)
+        found += [below / "control", below / "cycle_infos"]
+    return found
+
+
+def _is_over(result: PassResult) -> bool:
+    """A chain with a verdict of which the queue shows nothing live."""
+    snapshot = result.snapshot
+    if snapshot.verdict is None or isinstance(snapshot.verdict, Unobserved) or not isinstance(snapshot.queue, Queue):
+        return False
+    queue = snapshot.queue
+    return not any(queue.alive(one.array_job_id) for one in snapshot.generations)

@@ -1,0 +1,290 @@
+"""A snapshot is complete, costs a bounded number of questions, and never turns silence into absence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.model import QueuedTask, QueueReading
+from nvrx_watch import memory as names
+from nvrx_watch.gather import Gatherer, Target
+from nvrx_watch.layout import Layout, NvrxLayout, OwnLayout
+from nvrx_watch.memory import Memory
+from nvrx_watch.model import Generation, LogActivity, Queue, Snapshot, Source, Subject, Unavailable
+from nvrx_watch.reading_model import RunReading
+from nvrx_watch.slurm_facts import SlurmFacts
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.fake_slurm import FakeSlurm
+from tests.unit.watch import build
+
+LAYOUT = OwnLayout(run_directory=build.RUN_DIRECTORY, chain_id=build.CHAIN_ID, owner_uid=build.UID)
+
+
+@dataclass
+class Files:
+    """A reader that hands out what the test put there."""
+
+    answer: RunReading | Unobserved
+    by_layout: Mapping[Layout, RunReading | Unobserved] = field(default_factory=dict)
+
+    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
+        return self.by_layout.get(layout, self.answer)
+
+
+@dataclass
+class World:
+    clock: FakeClock = field(default_factory=FakeClock)
+    slurm: FakeSlurm = field(init=False)
+    jobs: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.slurm = FakeSlurm(self.clock, user=build.USER, first_job_id=11)
+
+    def submit(self, sequence: int, *, comment: str | None = None, name: str = build.NAME) -> int:
+        stamp = comment if comment is not None else f"{build.COMMENT}/{sequence}"
+        argv = ["--parsable", f"--job-name={name}", "--array=0-4%3", "--dependency=singleton", f"--comment={stamp}"]
+        job = self.slurm.submit([*argv, "/w/x.sbatch"]).array_job_id
+        self.jobs.append(job)
+        return job
+
+    def generation(self, job: int, sequence: int, **more: object) -> Generation:
+        return Generation(array_job_id=job, sequence=sequence, submitted_at=self.clock.now(), **more)  # type: ignore[arg-type]
+
+    def reading(self, **changes: object) -> RunReading:
+        generations = tuple(self.generation(job, at) for at, job in enumerate(self.jobs, start=1))
+        values: dict[str, object] = {"manifest": build.manifest(), "generations": generations, "iteration": 100}
+        return RunReading(**{**values, **changes})  # type: ignore[arg-type]
+
+    def gather(
+        self,
+        reading: RunReading | Unobserved | None = None,
+        *,
+        memory: Memory | None = None,
+        subject: Subject | None = None,
+        layout: Layout = LAYOUT,
+        uid: int = build.UID,
+        queue: QueueReading | None = None,
+    ) -> Snapshot:
+        files = Files(reading if reading is not None else self.reading())
+        gatherer = Gatherer(reader=files, facts=SlurmFacts(self.slurm), clock=self.clock, watcher_uid=uid)
+        target = Target(subject=subject or build.subject(), layout=layout, asked_job_id=None, memory=memory or Memory())
+        (snapshot,) = gatherer.gather([target], queue)
+        return snapshot
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def seen_queue(snapshot: Snapshot) -> Queue:
+    assert isinstance(snapshot.queue, Queue)
+    return snapshot.queue
+
+
+def test_a_healthy_chain_is_seen_whole(world: World) -> None:
+    first, second = world.submit(1), world.submit(2)
+    snapshot = world.gather()
+    queue = seen_queue(snapshot)
+    assert len(queue.running(first)) == 3
+    assert len(queue.pending(second)) == 5
+    assert not isinstance(snapshot.nodes, Unobserved)
+    assert sorted(snapshot.nodes) == ["n1", "n2", "n3"]
+    assert snapshot.iteration == 100
+    assert snapshot.sources.unobserved == {}
+    assert [one.array_job_id for one in snapshot.queued()] == [second]
+
+
+def test_a_pass_asks_slurm_three_times_at_most_however_long_the_chain_is(world: World) -> None:
+    jobs = [world.submit(number) for number in range(1, 31)]
+    for job in jobs[:20]:
+        for task in range(5):
+            world.clock.advance(1)
+            if not world.slurm.task(f"{job}_{task}").state.is_pending:
+                world.slurm.finish(f"{job}_{task}", 1)
+    world.slurm.calls.clear()
+    world.gather()
+    assert sorted(call.operation for call in world.slurm.calls) in (
+        ["accounting", "nodes", "queue"],
+        ["accounting", "queue"],
+    )
+
+
+def test_two_chains_of_one_user_share_the_questions(world: World) -> None:
+    world.submit(1)
+    gatherer = Gatherer(
+        reader=Files(world.reading()), facts=SlurmFacts(world.slurm), clock=world.clock, watcher_uid=build.UID
+    )
+    target = Target(subject=build.subject(), layout=LAYOUT, asked_job_id=None, memory=Memory())
+    world.slurm.calls.clear()
+    assert len(gatherer.gather([target, target])) == 2
+    assert [call.operation for call in world.slurm.calls] == ["queue", "nodes"]
+
+
+def test_a_silent_queue_is_unobserved_and_remembers_nothing(world: World) -> None:
+    world.submit(1)
+    world.slurm.always("queue", Unobserved("squeue did not answer in 25 s"))
+    snapshot = world.gather()
+    assert isinstance(snapshot.queue, Unobserved)
+    assert Source.QUEUE in snapshot.sources.unobserved
+    assert snapshot.memory.value(names.QUEUE_EMPTY_NAME) is None
+    assert snapshot.memory.value(names.ITERATION_NAME) == 100
+
+
+def test_files_that_cannot_be_read_make_the_queue_unknown_too(world: World) -> None:
+    world.submit(1)
+    snapshot = world.gather(Unobserved("the run directory hangs"))
+    assert isinstance(snapshot.queue, Unobserved)
+    assert {Source.RECORDS, Source.CYCLES, Source.ITERATION, Source.QUEUE} <= set(snapshot.sources.unobserved)
+
+
+def test_unreadable_submissions_make_the_queue_unknown_too(world: World) -> None:
+    world.submit(1)
+    snapshot = world.gather(world.reading(generations=Unobserved("listing submissions: Input/output error")))
+    assert isinstance(snapshot.queue, Unobserved)
+
+
+def test_an_empty_queue_is_remembered_as_empty_and_a_full_one_not(world: World) -> None:
+    job = world.submit(1)
+    assert world.gather().memory.value(names.QUEUE_EMPTY_NAME) == "no"
+    world.slurm.cancel([str(job)])
+    world.clock.advance(3600)
+    assert world.gather().memory.value(names.QUEUE_EMPTY_NAME) == "yes"
+
+
+def test_a_job_that_is_doubtful_keeps_the_queue_from_being_empty(world: World) -> None:
+    job = world.submit(1, comment="nvrx-chain:another/1")
+    snapshot = world.gather()
+    assert job in seen_queue(snapshot).doubtful
+    assert seen_queue(snapshot).rows(job) == ()
+    assert snapshot.memory.value(names.QUEUE_EMPTY_NAME) == "no"
+
+
+def test_a_lost_reply_of_sbatch_is_adopted_by_its_stamp(world: World) -> None:
+    first = world.submit(1)
+    reading = world.reading()
+    second = world.submit(2)
+    snapshot = world.gather(
+        RunReading(manifest=reading.manifest, generations=reading.generations, open_stamps=(f"{build.COMMENT}/2",))
+    )
+    assert [(one.array_job_id, one.sequence) for one in snapshot.generations] == [(first, 1), (second, 2)]
+    assert len(seen_queue(snapshot).rows(second)) == 5
+
+
+def test_a_stranger_with_the_chains_name_is_in_the_way(world: World) -> None:
+    world.submit(1)
+    reading = world.reading()
+    stranger = world.submit(9, comment="a human")
+    snapshot = world.gather(reading)
+    assert {task.array_job_id for task in seen_queue(snapshot).foreign} == {stranger}
+    assert stranger not in seen_queue(snapshot).arrays
+
+
+def test_another_users_job_of_the_same_name_is_nobodys_business(world: World) -> None:
+    world.submit(1)
+    reading = world.reading()
+    world.slurm.submit_as("bob", ["--parsable", f"--job-name={build.NAME}", "--array=0-1", "/w/x.sbatch"])
+    assert seen_queue(world.gather(reading)).foreign == ()
+
+
+def test_a_watcher_who_sees_no_row_of_the_user_says_so(world: World) -> None:
+    queue = QueueReading(tasks=(), read_at=world.clock.now())
+    world.submit(1)
+    assert not seen_queue(world.gather(uid=4711, queue=queue)).sees_user
+    assert seen_queue(world.gather(uid=build.UID, queue=queue)).sees_user
+
+
+def test_a_reading_that_the_caller_made_is_not_made_again(world: World) -> None:
+    world.submit(1)
+    reading = world.slurm.queue(build.USER)
+    assert isinstance(reading, QueueReading)
+    world.slurm.calls.clear()
+    world.gather(queue=reading)
+    assert world.slurm.asked("queue") == []
+
+
+def test_leases_and_logs_are_remembered_and_age(world: World) -> None:
+    job = world.submit(1)
+    seen = (
+        world.generation(
+            job, 1, has_directory=True, leases={0: build.lease(job, 0, 7)}, log=LogActivity(bytes=10, newest="/l")
+        ),
+    )
+    first = world.gather(world.reading(generations=seen))
+    world.clock.advance(40)
+    second = world.gather(world.reading(generations=seen), memory=first.memory)
+    assert second.memory.steady_seconds(names.lease_name(job, 0), world.clock.now()) == 40.0
+    assert second.memory.value(names.log_name(job)) == 10
+
+
+def test_the_best_iteration_outlives_a_step_back_and_a_gap(world: World) -> None:
+    memory = Memory()
+    for iteration in (100, 50, Unobserved("not a number"), None):
+        memory = world.gather(world.reading(iteration=iteration), memory=memory).memory
+    assert memory.value(names.BEST_ITERATION_NAME) == 100
+    assert memory.value(names.ITERATION_NAME) is None
+
+
+def test_what_ended_long_ago_is_forgotten(world: World) -> None:
+    generations = tuple(world.generation(job, job) for job in range(1, 40))
+    snapshot = world.gather(world.reading(generations=generations))
+    old = Memory(seen={**snapshot.memory.seen, names.task_zero_name(1): snapshot.memory.seen[names.task_zero_name(39)]})
+    again = world.gather(world.reading(generations=generations), memory=old)
+    assert names.task_zero_name(1) not in again.memory.seen
+    assert names.task_zero_name(39) in again.memory.seen
+
+
+def test_without_a_scheduler_nothing_is_blind_and_nothing_is_asked(world: World) -> None:
+    gatherer = Gatherer(reader=Files(world.reading()), facts=None, clock=world.clock, watcher_uid=0)
+    target = Target(subject=build.subject(), layout=LAYOUT, asked_job_id=None, memory=Memory())
+    (snapshot,) = gatherer.gather([target])
+    assert isinstance(snapshot.queue, Unavailable)
+    assert snapshot.sources.unobserved == {}
+    assert {Source.QUEUE, Source.NODES, Source.ACCOUNTING} <= set(snapshot.sources.unavailable)
+    assert world.slurm.calls == []
+
+
+def test_a_foreign_chain_is_every_job_of_that_name_and_user(world: World) -> None:
+    jobs = [world.submit(0, comment=""), world.submit(0, comment="")]
+    world.submit(0, comment="", name="another")
+    layout = NvrxLayout(cycle_info_glob=None, iteration_file=None, owner_uid=None, work_directory=Path("/w"))
+    reading = RunReading(manifest=None, generations=(Generation(array_job_id=3, sequence=1, has_directory=True),))
+    snapshot = world.gather(reading, subject=build.foreign_subject(), layout=layout)
+    assert [one.array_job_id for one in snapshot.generations] == [3, *jobs]
+    assert [one.sequence for one in snapshot.generations] == [1, 2, 3]
+    assert sorted(seen_queue(snapshot).arrays) == jobs
+
+
+def test_an_id_that_now_belongs_to_another_job_is_no_generation_of_a_foreign_chain(world: World) -> None:
+    job = world.submit(0, comment="", name="another")
+    reading = RunReading(manifest=None, generations=(Generation(array_job_id=job, sequence=1),))
+    layout = NvrxLayout(cycle_info_glob=None, iteration_file=None, owner_uid=None)
+    snapshot = world.gather(reading, subject=build.foreign_subject(), layout=layout)
+    assert seen_queue(snapshot).arrays == {}
+
+
+def test_an_id_that_was_given_out_again_is_doubtful(world: World) -> None:
+    job = world.submit(1)
+    earlier = datetime(2020, 1, 1, tzinfo=world.clock.now().tzinfo)
+    generations = (Generation(array_job_id=job, sequence=1, submitted_at=earlier),)
+    snapshot = world.gather(world.reading(generations=generations))
+    assert "given out again" in seen_queue(snapshot).doubtful[job]
+
+
+def test_a_nodelist_that_is_none_asks_for_no_node(world: World) -> None:
+    world.submit(1)
+    rows = tuple(
+        QueuedTask(**{**_fields(task), "nodelist": "n[1-"})
+        for task in world.slurm.queue().tasks  # type: ignore[union-attr]
+    )
+    snapshot = world.gather(queue=QueueReading(tasks=rows, read_at=world.clock.now()))
+    assert snapshot.nodes == {}
+
+
+def _fields(task: QueuedTask) -> dict[str, object]:
+    return {name: getattr(task, name) for name in QueuedTask.__slots__}

@@ -1,0 +1,103 @@
+"""One squeue, one sacct, one sinfo per pass, however long the chain is; and what a site without accounting gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.states import JobState
+from nvrx_watch.model import Unavailable
+from nvrx_watch.slurm_facts import Accounting, SlurmFacts, unavailable_or_unobserved
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.fake_slurm import FakeSlurm
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def slurm(clock: FakeClock) -> FakeSlurm:
+    return FakeSlurm(clock)
+
+
+def submit(slurm: FakeSlurm, array: str = "0-1%2") -> int:
+    argv = ["--parsable", "--job-name=train", f"--array={array}", "--dependency=singleton", "/w/x.sbatch"]
+    return slurm.submit(argv).array_job_id
+
+
+def accounted(answer: Accounting | Unobserved) -> Accounting:
+    assert isinstance(answer, Accounting)
+    return answer
+
+
+def test_one_user_is_asked_for_by_name_and_several_with_everybody(slurm: FakeSlurm) -> None:
+    facts = SlurmFacts(slurm)
+    facts.queue(frozenset({"alice"}))
+    facts.queue(frozenset({"alice", "bob"}))
+    assert [call.arguments for call in slurm.asked("queue")] == [("alice",), (None,)]
+
+
+def test_nothing_to_ask_costs_no_call(slurm: FakeSlurm) -> None:
+    facts = SlurmFacts(slurm)
+    assert accounted(facts.accounting([])).rows == {}
+    assert facts.nodes([]) == {}
+    assert slurm.calls == []
+
+
+def test_what_has_ended_is_asked_for_once(slurm: FakeSlurm) -> None:
+    job = submit(slurm)
+    slurm.finish(f"{job}_0", 1)
+    slurm.finish(f"{job}_1", 0)
+    facts = SlurmFacts(slurm)
+    first, second = accounted(facts.accounting([job])), accounted(facts.accounting([job]))
+    assert first.rows == second.rows
+    assert {task.state for task in first.rows[job]} == {JobState.FAILED, JobState.COMPLETED}
+    assert len(slurm.asked("accounting")) == 1
+    facts.forget_all_but(frozenset())
+    facts.accounting([job])
+    assert len(slurm.asked("accounting")) == 2
+
+
+def test_what_still_runs_is_asked_for_again(slurm: FakeSlurm) -> None:
+    job = submit(slurm)
+    slurm.finish(f"{job}_0", 1)
+    facts = SlurmFacts(slurm)
+    facts.accounting([job])
+    facts.accounting([job])
+    assert len(slurm.asked("accounting")) == 2
+
+
+def test_a_hundred_generations_are_one_call(slurm: FakeSlurm) -> None:
+    jobs = [submit(slurm, "0-0%1") for _ in range(20)]
+    SlurmFacts(slurm).accounting(jobs)
+    assert len(slurm.asked("accounting")) == 1
+
+
+def test_accounting_that_is_down_is_unobserved_and_not_missing(slurm: FakeSlurm) -> None:
+    slurm.always("accounting", Unobserved("sacct failed with 1: Problem talking to the database: Connection refused"))
+    answer = SlurmFacts(slurm).accounting([1])
+    assert isinstance(answer, Unobserved)
+    assert not isinstance(unavailable_or_unobserved(answer), Unavailable)
+    assert slurm.asked("show_job") == []
+
+
+def test_a_site_without_accounting_is_asked_once_and_scontrol_takes_its_place(clock: FakeClock) -> None:
+    slurm = FakeSlurm(clock, accounting=False)
+    job = submit(slurm)
+    slurm.finish(f"{job}_0", 93)
+    facts = SlurmFacts(slurm)
+    for _ in range(3):
+        answer = accounted(facts.accounting([job]))
+        assert isinstance(unavailable_or_unobserved(answer), Unavailable)
+        (ended,) = [task for task in answer.rows[job] if task.state.is_terminal]
+        assert (ended.array_task_id, ended.exit_code) == (0, 93)
+    assert len(slurm.asked("accounting")) == 1
+    assert len(slurm.asked("show_job")) == 3
+
+
+def test_a_job_that_scontrol_has_forgotten_has_no_rows(clock: FakeClock) -> None:
+    slurm = FakeSlurm(clock, accounting=False)
+    answer = accounted(SlurmFacts(slurm).accounting([999]))
+    assert answer.rows == {}
