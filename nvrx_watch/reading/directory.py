@@ -112,8 +112,11 @@ class OpenDirectory:
         if found is None or isinstance(found, Unobserved):
             return found
         try:
-            return msgspec.json.decode(found[0], type=kind), found[1]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            record = msgspec.json.decode(found[0], type=kind)
+            # A number of more than 64 bits can be neither cached nor anything of ours.
+            msgspec.msgpack.encode(record)
+            return record, found[1]
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, ValueError) as error:
             return Unobserved(f"{self.path}/{name} is no {kind.__name__}: {error}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from nvrx_chain.errors import Unobserved
 from nvrx_watch.model import LogActivity
 from nvrx_watch.reading.cache import SavedGeneration
@@ -74,7 +76,11 @@ class GenerationFiles:
             return None
         self._told_log, self._told_iterations = log, iterations
         return GenerationChange(
-            array_job_id=self.array_job_id, control=control, cycles=cycles, log=log, iterations=iterations
+            array_job_id=self.array_job_id,
+            control=msgspec.msgpack.encode(control) if control is not None else None,
+            cycles=cycles,
+            log=log,
+            iterations=iterations,
         )
 
     def _newest_rows(self, count: int) -> list[CycleRow]:

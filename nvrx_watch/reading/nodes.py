@@ -43,7 +43,7 @@ class NodeLists(dict[str, tuple[str, ...]]):
 
     def __init__(self, most_held: int = _MOST_HELD) -> None:
         super().__init__({"": ()})
-        self._blocks: dict[tuple[str, int], dict[int, tuple[str, ...]]] = {}
+        self._blocks: dict[tuple[str, int, int], tuple[str, ...]] = {}
         self._shapes: dict[str, _Shape | None] = {}
         self._names: dict[str, str] = {}
         self._refused: dict[str, str] = {}
@@ -144,20 +144,23 @@ class NodeLists(dict[str, tuple[str, ...]]):
             if first <= before or last < first or last - first >= _MOST_NODES - len(names):
                 return None
             before = last
-            self._extend(names, prefix, width, first, last)
+            number = first // _BLOCK
+            block = self._blocks.get((prefix, width, number))
+            if block is None or last // _BLOCK != number:
+                self._extend(names, prefix, width, first, last)
+            else:
+                start = number * _BLOCK
+                names += block[first - start : last + 1 - start]
         return tuple(names)
 
     def _extend(self, names: list[str], prefix: str, width: int, first: int, last: int) -> None:
-        blocks = self._blocks.get((prefix, width))
-        if blocks is None:
-            blocks = self._blocks[(prefix, width)] = {}
         for number in range(first // _BLOCK, last // _BLOCK + 1):
             start = number * _BLOCK
-            block = blocks.get(number)
+            block = self._blocks.get((prefix, width, number))
             if block is None:
                 made = (f"{prefix}{index:0{width}d}" for index in range(start, start + _BLOCK))
-                block = blocks[number] = tuple(made)
-            names += block[first - start if first > start else 0 : last + 1 - start]
+                block = self._blocks[(prefix, width, number)] = tuple(made)
+            names += block[max(0, first - start) : last + 1 - start]
 
 
 def _shape_of(text: str) -> _Shape | None:

@@ -20,6 +20,8 @@ from nvrx_watch.reading.messages import (
 from nvrx_watch.reading.nodes import NodeLists
 from nvrx_watch.reading_model import RunReading
 
+_CONTROL = msgspec.msgpack.Decoder(ControlPart)
+
 
 class RunView:
     """One chain."""
@@ -101,7 +103,7 @@ class _GenerationView:
     def apply(self, change: GenerationChange) -> None:
         self.made = None
         if change.control is not None:
-            self.control = change.control
+            self.control = _CONTROL.decode(change.control)
         if change.cycles is not None:
             self._apply_cycles(change.cycles)
         self._log = change.log

@@ -127,11 +127,19 @@ def cut_words(parent: Node, words: Sequence[Node]) -> set[int]:
     return cut
 
 
+def is_gapless(node: Node) -> bool:
+    """Whether the children of a node cover all of its text: the grammar loses a letter of some odd words."""
+    ends = [node.start_byte, *(child.end_byte for child in node.children)]
+    starts = [*(child.start_byte for child in node.children), node.end_byte]
+    return ends == starts
+
+
 def begins_a_word(node: Node) -> bool:
     """Whether a bare piece stands where bash takes `~` for the home directory."""
     outer = node.parent
     if outer is not None and outer.type == "concatenation":
-        if outer.start_byte != node.start_byte:
+        if outer.start_byte != node.start_byte or b"/" not in (node.text or b""):
+            # `~$user` is no home directory but that very text.
             return False
         outer = outer.parent
     quoted = outer.parent if outer is not None and outer.type == "expansion" else None

@@ -93,6 +93,9 @@ class Walk:
                 # `x &` is a process of its own.
                 is_aside = after is not None and after.type == "&"
                 self._visit(node, scope.child() if is_aside else scope, place)
+            if after is not None and after.is_named and node.end_byte == after.start_byte:
+                # The grammar broke a word apart, and this is only its beginning.
+                self._fill([text_of(node)], scope)
 
     def _each(self, node: Node, scope: Scope, place: Place) -> None:
         self._all(node.children, scope, place)
@@ -190,8 +193,11 @@ class Walk:
         word = node.children[0].type if node.children else ""
         is_global = any(text_of(child).startswith("-") and "g" in text_of(child) for child in node.named_children)
         is_local = word in ("local", "declare", "typeset") and not is_global
-        for child in node.named_children:
-            if child.type == "variable_assignment":
+        cut = cut_words(node, node.named_children)
+        for at, child in enumerate(node.named_children):
+            if at in cut:
+                self._fill([text_of(child)], scope)
+            elif child.type == "variable_assignment":
                 self._assignment(child, scope, place, is_local=is_local)
             elif child.type == "variable_name" and word == "local":
                 scope.set_local(text_of(child), "")
@@ -218,6 +224,8 @@ class Walk:
             scope.set(word.partition("[")[0], UNKNOWN)
             return
         text = self._words.expand(value, scope, place) if value is not None else ""
+        if any(child.type in ("comment", "ERROR") for child in node.children):
+            text = UNKNOWN
         if adds:
             before = scope.get(word)
             text = (UNKNOWN if before is None else before) + text
@@ -233,7 +241,9 @@ class Walk:
         words = children[len(before) :]
         for child in before:
             # `A=1 program` is for that program alone.
-            self._assignment(child, scope.child(), place)
+            value = child.child_by_field_name("value")
+            if value is not None and value.type != "array":
+                self.options.take(self._words.expand(value, scope, place).split(), _here(scope), in_command=False)
         if before and cut_words(node, children) & {len(before) - 1}:
             # It is no command at all but assignments, of which the grammar broke one apart.
             for child in children:

@@ -26,6 +26,7 @@ from nvrx_watch.resolve.shell_tree import (
     cut_words,
     decoded,
     has_braces,
+    is_gapless,
     joined_commands,
     text_of,
     unescaped,
@@ -149,6 +150,8 @@ class Words:
         if any(child.type == "word" and text_of(child) in ("{", "}") for child in node.children):
             # `{a,b}` becomes several words.
             return UNKNOWN
+        if not all(child.is_named for child in node.children) or not is_gapless(node):
+            return UNKNOWN
         return self._joined(node, scope, place)
 
     def _string(self, node: Node, scope: Scope, place: Place) -> str:
@@ -208,7 +211,8 @@ class Words:
 
     def _substitution(self, node: Node, scope: Scope, place: Place) -> str:
         commands = joined_commands(node)
-        calls = [self._call(command, scope, place) for command in commands[:3]]
+        inside = scope.child()
+        calls = [self._call(command, inside, place) for command in commands]
         if len(calls) == 1 and calls[0]:
             return _program(calls[0], scope.get(CURRENT_DIRECTORY) or UNKNOWN)
         if len(calls) == 2 and calls[0] and calls[1] and calls[0][0] == "cd" and calls[1][0] == "pwd":

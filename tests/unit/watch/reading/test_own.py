@@ -301,3 +301,15 @@ def test_no_restart_is_read_as_it_was_written(layout: OwnLayout, run: RunDirecto
     said = control.NoRestart(node="n1", exit_code=93, cause="nan", written_at="x", **stamp(LAST))
     run.generation(LAST).no_restart.write_bytes(encode_record(said))
     assert generations(read(reader, layout))[1].no_restart == said
+
+
+def test_a_number_of_a_hundred_digits_makes_a_record_unreadable_and_nothing_else(
+    layout: OwnLayout, run: RunDirectory, make_reader: Make, tmp_path: Path
+) -> None:
+    path = run.generation(FIRST_ID).closed
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "pid": 10**100}))
+    age(layout.run_directory)
+    reader = make_reader(cache_directory=tmp_path / "cache")
+    first, last, _ = generations(read(reader, layout))
+    assert isinstance(first.closed, Unobserved)
+    assert len(cycles(first)) == len(cycles(last)) == 3

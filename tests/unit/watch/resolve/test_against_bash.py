@@ -46,7 +46,7 @@ STATEMENT = (
 
 
 @pytest.mark.skipif(BASH is None, reason="no bash here")
-@settings(max_examples=2500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(STATEMENT, min_size=1, max_size=6).map("\n".join), WORD)
 def test_what_is_known_is_what_bash_says(script: str, last: str) -> None:
     script = f"{script}\nNVRX_WORK_DIR=/w/{last}\n"
