@@ -20,7 +20,8 @@ BAD_USAGE = 64
 DEGRADED = 1
 ENVIRONMENT_PREFIX = "NVRX_WATCH"
 _ACTIONS = ("fence", "cancel-chain", "extend", "hold")
-_PATH = click.Path(path_type=Path)
+# readable=False: click would ask access(2), which does not know of capabilities or ACLs; opening the file tells.
+_PATH = click.Path(path_type=Path, readable=False)
 
 
 def _read_config(context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:

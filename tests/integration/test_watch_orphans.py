@@ -80,10 +80,10 @@ def test_another_user_sees_everything_and_touches_nothing(cluster: Cluster, tmp_
     assert action["command"] == f"scancel {first}_4"
     assert tasks_in(cluster, first, "PENDING") == {4}
     assert tasks_in(cluster, second, "PENDING") == {0, 1, 2, 3, 4}
-    # Told to act as an operator he tries, Slurm refuses, and the queue says so.
+    # Told to act as an operator he tries, and Slurm refuses.
     refused = watch.look(str(first), "--act", "--act-as-operator").action("cancel_pending")
     assert refused is not None
-    assert (refused["state"], refused["still_there"]) == ("incomplete", [f"{first}_4"]), refused
+    assert (refused["state"], refused["still_there"]) == ("failed", [f"{first}_4"]), refused
     assert tasks_in(cluster, first, "PENDING") == {4}
 
 
