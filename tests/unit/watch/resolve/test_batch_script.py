@@ -121,9 +121,9 @@ def test_the_launcher_options_are_found_in_every_style_of_script(script: str) ->
         ("$SLURM_SUBMIT_DIR/$SLURM_JOB_NAME", f"{WORK}/train"),
         ("$HOME/$USER", "/home/alice/alice"),
         ("relative", f"{WORK}/relative"),
-        ("$(dirname $0)", "/w d/scripts"),
-        ("$(dirname ${BASH_SOURCE[0]})/..", "/w d"),
-        ("$(dirname $BASH_SOURCE)", "/w d/scripts"),
+        ('$(dirname "$0")', "/w d/scripts"),
+        ('$(dirname "${BASH_SOURCE[0]}")/..', "/w d"),
+        ('$(dirname "$BASH_SOURCE")', "/w d/scripts"),
         ("/x/${SLURM_ARRAY_JOB_ID}/$D", "/x/*/a/b.d/c"),
         ("$(dirname /x/run_${SLURM_JOB_ID}/y)", "/x/run_*"),
         ("/x/\\$D", "/x/$D"),
@@ -159,6 +159,7 @@ def test_an_expansion_is_what_bash_would_make_of_it(expression: str, expected: s
         "${D^^}",
         "${D##[a-z]*}",
         "$(dirname $NEVER)",
+        "$(dirname $0)",
         "$(cd $NEVER && pwd)",
         "$(cd /a && ls && pwd)",
         "$(cd /a || pwd)",
@@ -298,7 +299,7 @@ class TestSourcedFiles:
         library.parent.mkdir()
         library.write_text('ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/$CELL"\n')
         found = cycles(
-            'CELL=c1\nsource "$(dirname "$0")/paths.sh"\nft_launcher --ft-cycle-info-dir $ROOT/x',
+            'CELL=c1\nsource "$(dirname "$0")/paths.sh"\nft_launcher --ft-cycle-info-dir "$ROOT/x"',
             script_path=str(library.parent / "run.sh"),
         )
         assert found == f"{library.parent}/c1/x"

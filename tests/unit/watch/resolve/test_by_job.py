@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,8 @@ def test_a_task_whose_comment_was_changed_hides_nothing(desk: Desk, chain: Chain
     details = desk.world.slurm.show_job(job)
     assert isinstance(details, tuple)
     assert len(details) > 1
+    changed = (replace(details[0], comment="mine"), *details[1:])
+    desk.world.slurm.show_job = lambda job_id: changed  # type: ignore[method-assign]
     assert is_of(desk.resolve(job), chain)
 
 
