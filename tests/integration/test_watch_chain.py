@@ -8,7 +8,7 @@ import pytest
 
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.sandbox import FaultKind
-from tests.integration.case_tools import SMALL, wait_for_text
+from tests.integration.case_tools import PAIR, SMALL, beat, tell, wait_for_ranks, wait_for_text
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
 from tests.integration.harness import ENDLESS, FT_LAUNCHER, TORCHRUN
@@ -51,9 +51,41 @@ def test_a_task_0_whose_node_died_is_found_and_fenced_when_that_is_allowed(
 
 
 def test_a_no_restart_verdict_that_was_not_honoured_is_found_and_mended_when_that_is_allowed(
+    cluster: Cluster, tmp_path: Path, submit: SubmitChain
+) -> None:
+    # Nobody inside cancels: with the controller dead at that moment, nobody could.
+    chain = submit(beat("--ends=0:told:93"), shape=PAIR, environ=ON_ITS_OWN)
+    first, second, third = chain.jobs
+    wait_for_ranks(chain, first)
+    # What is queued would leave by itself as soon as it starts; on a full cluster it would wait, as it does here.
+    cluster.run(["scontrol", "hold", str(second), str(third)])
+    watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": 5})
+    assert watch.look(str(second)).finding("chain_not_cancelled") is None
+    wait_for_saved_jobs(cluster)
+    with controller_away(cluster, kill=True):
+        tell(chain)
+        assert chain.wait_for_outcome(first, seconds=60) is Outcome.NO_RESTART
+    found = watch.look_until("chain_not_cancelled", str(second), "--act", seconds=120)
+    assert found.code == 2
+    finding = found.finding("chain_not_cancelled")
+    assert finding is not None
+    assert "verdict" in " ".join(finding["details"])
+    action = found.action("cancel-chain")
+    assert action is not None
+    assert action["state"] == "observe_only"
+    assert tasks_in(cluster, second, "PENDING") == tasks_in(cluster, third, "PENDING") == {0, 1}
+    mended = watch.look(str(second), "--act", "--allow=cancel-chain").action("cancel-chain")
+    assert mended is not None
+    assert mended["state"] == "done", mended
+    assert not tasks_in(cluster, second, "PENDING") | tasks_in(cluster, third, "PENDING")
+    assert chain.started_jobs() == (first,)
+
+
+@pytest.mark.slow
+def test_a_93_of_a_sites_own_script_is_found_by_its_exit_code_and_only_reported(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    # As a site's own script has it: task 0 wants the rest gone and asks for it once, just when nobody listens.
+    # Task 0 wants the rest gone and asks for it once, just when nobody listens.
     told = tmp_path / "told"
     waits = f'until [ -e "{told}" ]; do sleep 0.2; done'
     task_zero = f'{waits}; scancel "$SLURM_ARRAY_JOB_ID"; echo $? >"{told}.rc"; exit 93'
@@ -66,21 +98,19 @@ def test_a_no_restart_verdict_that_was_not_honoured_is_found_and_mended_when_tha
         told.touch()
         assert wait_for_text(Path(f"{told}.rc"), 150) != "0", "scancel found a controller"
     wait_for(lambda: 0 in tasks_in(cluster, first, "FAILED"), 60, "Slurm to know that task 0 has failed")
-    found = watch.look_until("chain_not_cancelled", str(first), "--act", seconds=60)
-    action = found.action("cancel-chain")
+    seen = watch.look_until("chain_not_cancelled", str(first), "--act", "--allow=cancel-chain", seconds=60)
+    action = seen.action("cancel-chain")
     assert action is not None
-    assert action["state"] == "observe_only"
-    assert tasks_in(cluster, second, "PENDING") | tasks_in(cluster, second, "RUNNING") == {0, 1, 2, 3, 4}
-    mended = watch.look(str(first), "--act", "--allow=cancel-chain")
-    assert mended.action("cancel-chain") is not None, mended.only
-    wait_for(lambda: not tasks_in(cluster, third, "PENDING"), 60, "the last generation to be gone")
+    # An exit code is no verdict: 221 looks like 93 on some versions of Slurm.
+    assert action["state"] == "refused", action
+    assert tasks_in(cluster, second, "PENDING") == tasks_in(cluster, third, "PENDING") == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.slow
 def test_restarts_that_get_nowhere_are_found_in_the_records_of_the_real_ft_launcher(
     cluster: Cluster, tmp_path: Path, submit: SubmitChain
 ) -> None:
-    workload = ["--step-seconds=0.05", "--save-interval=1000", "--fault=rank=0,iteration=8,kind=exit:7,repeat=always"]
+    workload = ["--step-seconds=0.1", "--save-interval=1000", "--fault=rank=0,iteration=60,kind=exit:7,repeat=always"]
     chain = submit(
         FT_LAUNCHER, shape=SMALL, depth=2, target_iteration=ENDLESS, workload=workload, options=["--max-restarts=6"]
     )
@@ -89,10 +119,10 @@ def test_restarts_that_get_nowhere_are_found_in_the_records_of_the_real_ft_launc
     seen = watch.look_until("restart_storm", str(chain.jobs[0]), seconds=120)
     assert seen.code == 2
     assert {"restart_storm", "never_checkpointed"} <= seen.detectors()
-    crash = watch.look_until("same_iteration_crash", str(chain.jobs[0]), seconds=60)
+    crash = watch.look_until("same_iteration_crash", str(chain.jobs[0]), seconds=90)
     finding = crash.finding("same_iteration_crash")
     assert finding is not None
-    assert "8" in finding["title"] or "7" in finding["title"], finding
+    assert "59" in finding["title"], finding
     chain.cancel()
     after = watch.look(str(chain.jobs[0]))
     assert after.finding("restart_storm") is None, "a chain that was ended by its user needs nobody any more"

@@ -62,7 +62,16 @@ def test_a_live_chain_of_nvrx_is_found_through_its_batch_script(cluster: Cluster
     (work / "rank.py").write_text(RANK)
     script = work / "launch.sbatch"
     script.write_text(SCRIPT.format(work=work, port=free_port(), python=PEER_PYTHON))
-    argv = ["sbatch", "--parsable", "--array=0-2%2", "--dependency=singleton", "--exclusive", "--time=20", "--nodes=1", "--ntasks-per-node=1"]
+    argv = [
+        "sbatch",
+        "--parsable",
+        "--array=0-2%2",
+        "--dependency=singleton",
+        "--exclusive",
+        "--time=20",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+    ]
     argv += [f"--output={work}/out.%a", f"--chdir={work}", str(script)]
     job = int(cluster.run(argv).stdout.split(";")[0])
     wait_for_states(cluster, job, "RUNNING", 2)

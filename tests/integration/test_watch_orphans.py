@@ -45,6 +45,7 @@ def test_orphaned_spares_are_released_in_the_first_pass_after_the_grace(
     assert again.action("cancel_pending") is None
 
 
+@pytest.mark.slow
 def test_orphaned_spares_are_only_reported_without_act(cluster: Cluster, tmp_path: Path) -> None:
     watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": GRACE})
     first, _ = orphan(cluster, tmp_path / "work")

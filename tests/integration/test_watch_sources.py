@@ -44,6 +44,7 @@ def test_with_the_controller_away_a_pass_is_degraded_silent_and_harmless_and_rec
     assert tasks_in(cluster, second, "PENDING") == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_a_watcher_that_starts_while_the_controller_is_away_says_so_and_is_degraded(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def last_pass(log: Path) -> dict[str, Any]:
     return found[-1] if found else {"unobserved": {}, "exit_code": None}
 
 
+@pytest.mark.slow
 @pytest.mark.cluster(accounting=True, nodes=4)
 def test_accounting_that_stops_half_way_degrades_the_pass_and_is_used_again_when_it_is_back(
     cluster: Cluster, tmp_path: Path

@@ -69,7 +69,8 @@ def test_up_hands_every_option_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Sandbox, "up", up)
     words = "--nodes 3 --gpus-per-node 2 --cpus-per-node 1 --accounting --kill-wait 30 --slurmd-timeout 300"
-    _run("up", "--dir", str(tmp_path), *words.split(), "--max-array-size", "9", "--kill-on-bad-exit", "1", "--private-jobs")
+    rest = "--max-array-size 9 --kill-on-bad-exit 1 --private-jobs"
+    _run("up", "--dir", str(tmp_path), *words.split(), *rest.split())
     _run("up", "--dir", str(tmp_path))
     assert seen == [
         SandboxConfig(
