@@ -237,18 +237,17 @@ def _accounted_end(snapshot: Snapshot, array_job_id: int) -> AccountedTask | Non
     rows = _task_zero_rows(snapshot, array_job_id)
     if not rows or any(not row.state.is_terminal for row in rows):
         return None
-    latest = rows[-1]
-    for row in rows:
-        if row.ended_at is not None and (latest.ended_at is None or row.ended_at > latest.ended_at):
-            latest = row
-    return latest
+    # A time without a zone can mean any of 24 hours, and says nothing.
+    timed = [(row.ended_at, row) for row in rows if row.ended_at is not None and row.ended_at.tzinfo is not None]
+    return max(timed, key=lambda pair: pair[0])[1] if timed else rows[-1]
 
 
 def _end_time(row: AccountedTask | None) -> datetime | None:
     """The end, None for one that lies before the task was submitted: such a time says nothing."""
-    if row is None or row.ended_at is None:
+    if row is None or row.ended_at is None or row.ended_at.tzinfo is None:
         return None
-    impossible = row.submitted_at is not None and row.ended_at < row.submitted_at
+    submitted = row.submitted_at if row.submitted_at is not None and row.submitted_at.tzinfo is not None else None
+    impossible = submitted is not None and row.ended_at < submitted
     return None if impossible else row.ended_at
 
 

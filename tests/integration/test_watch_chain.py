@@ -123,7 +123,7 @@ def test_restarts_that_get_nowhere_are_found_in_the_records_of_the_real_ft_launc
     finding = crash.finding("same_iteration_crash")
     assert finding is not None
     assert "59" in finding["title"], finding
-    chain.cancel()
+    chain.cli("cancel")
     after = watch.look(str(chain.jobs[0]))
     assert after.finding("restart_storm") is None, "a chain that was ended by its user needs nobody any more"
 
