@@ -6,6 +6,8 @@ What runs a pass is imported late, so that `--help` and `--list-detectors` start
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +55,10 @@ def _read_config(context: click.Context, _parameter: click.Parameter, path: Path
 @click.option("--user", metavar="USER", help="Whose chain it is, where the job does not say; with --all-mine, whose.")
 @click.option("--once", is_flag=True, help="One pass, also with --live (one static frame) or --interval.")
 @click.option(
-    "--interval", type=click.FloatRange(min=1), metavar="SECONDS", help="Go on as a daemon, a pass each SECONDS."
+    "--interval",
+    type=click.FloatRange(min=1, max=86400),
+    metavar="SECONDS",
+    help="Go on as a daemon, a pass each SECONDS.",
 )
 @click.option("--live", is_flag=True, help="A live screen.")
 @click.option(
@@ -135,8 +140,19 @@ def _thresholds(context: click.Context) -> Mapping[str, Any]:
     return found
 
 
+def _mend_descriptors() -> None:
+    """Standard streams that are closed (cron, `<&-`) or narrow (LC_ALL=C) must not break a pass."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Entry point. Bad usage is 64, since 2 means a critical finding; a Slurm that cannot be asked is 1."""
+    _mend_descriptors()
     try:
         code = watch.main(prog_name="nvrx-watch", standalone_mode=False)
     except click.ClickException as error:

@@ -45,7 +45,7 @@ def run_command_line(options: Mapping[str, Any], thresholds: Mapping[str, Any]) 
 def _set_up_log(config: WatchConfig) -> None:
     """To standard error; a live screen would be torn by lines there, so it logs into the state directory."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if config.live and config.interval_seconds is not None and sys.stdout.isatty():
+    if config.live and config.interval_seconds is not None and sys.stdout is not None and sys.stdout.isatty():
         try:
             config.state_directory.mkdir(parents=True, exist_ok=True)
             handler = logging.FileHandler(config.state_directory / LIVE_LOG)
@@ -74,8 +74,11 @@ def _once(watcher: Watcher, config: WatchConfig) -> int:
     else:
         _print(results, as_json=config.as_json)
     if not results and config.all_mine:
-        print(f"no chain of {watcher.user} is in the queue" if watcher.sees_queue else "the queue could not be read")
-        return 0 if watcher.sees_queue else DEGRADED
+        if not watcher.sees_queue:
+            print(f"the queue could not be read, or shows no job of {watcher.user} to this user", file=sys.stderr)
+            return DEGRADED
+        print(f"no chain of {watcher.user} is in the queue", file=sys.stderr)
+        return 0
     return exit_code_of(results)
 
 
@@ -163,4 +166,8 @@ def _print(results: Sequence[PassResult], *, as_json: bool) -> None:
             text = render_report(
                 snapshot, run.findings, result.reports, run.skipped, run.broken, snapshot.sources, result.notes
             )
-        print(text, flush=True)
+        try:
+            print(text, flush=True)
+        except OSError as error:
+            # A reader that has gone away must not turn a critical finding into a broken pass.
+            log.warning("the report was not printed error=%s", error)

@@ -6,6 +6,7 @@ Touches: the configuration file and the files of secrets, reads only.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import sys
@@ -124,6 +125,9 @@ def build_config(
     if options["allow"] and not options["act"]:
         raise UsageError("choosing actions: --allow does nothing without --act", hint="add --act")
     interval = options["interval"]
+    for name in ("interval", "alert_cooldown"):
+        if options[name] is not None and not math.isfinite(options[name]):
+            raise UsageError(f"reading --{name.replace('_', '-')}: {options[name]} is no number of seconds")
     if options["live"] and interval is None:
         interval = DEFAULT_LIVE_INTERVAL
     return WatchConfig(
@@ -164,12 +168,17 @@ def _check_subject(options: Mapping[str, Any]) -> None:
         raise UsageError(f"choosing a chain: it is named more than once ({words})", hint="name it once")
     if options["platform"] == "none" and (options["jobid"] or options["all_mine"]):
         raise UsageError("choosing a chain: without a scheduler a job id means nothing", hint="use --run-dir DIR")
+    if options["act"] and not given and not options["job_name"]:
+        raise UsageError("choosing actions: the jobs of the chain are not named", hint="give a job id or --job-name")
     if options["platform"] == "none" and options["act"]:
         raise UsageError("choosing actions: without a scheduler there is nothing to act on", hint="leave out --act")
 
 
 def _checked_thresholds(table: Mapping[str, Any]) -> WatchThresholds:
     names = {name.replace("-", "_"): value for name, value in table.items()}
+    odd = [name for name, value in names.items() if isinstance(value, float | int) and not 0 <= value < math.inf]
+    if odd:
+        raise UsageError(f"reading [{_THRESHOLDS}]: neither zero nor a positive number", part=", ".join(odd))
     try:
         # Lax, for TOML tells 60 from 60.0.
         return msgspec.convert(names, WatchThresholds, strict=False)

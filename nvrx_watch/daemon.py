@@ -25,7 +25,10 @@ JITTER = 0.1
 
 BACK_OFF_FACTOR = 2.0
 LONGEST_BACK_OFF_SECONDS = 600.0
-SHORTEST_GAP_SECONDS = 2.0
+STOP_SECONDS = 30.0
+"""How long a pass that is under way may take after a SIGTERM."""
+
+SHORTEST_GAP_SECONDS = 5.0
 """Between two passes, however many files change."""
 
 
@@ -70,22 +73,23 @@ class Loop:
         """Run until stopped."""
         self._tell("READY=1")
         while not self._stop.is_set():
-            self._one_pass()
-            if self._stop.is_set():
-                break
-            # A burst of file events is one pass, not one each.
-            self._clock.wait(self._alarm, min(SHORTEST_GAP_SECONDS, self._settings.interval_seconds))
+            # What changes from here on may not be in the pass, and wakes the next one.
             self._alarm.clear()
+            self._one_pass()
+            # A burst of file events is one pass, not one each: this wait hears of a stop only.
+            self._clock.wait(self._stop, min(SHORTEST_GAP_SECONDS, self._settings.interval_seconds))
             if not self._stop.is_set():
                 self._clock.wait(self._alarm, self._pause())
-                self._alarm.clear()
         self._tell("STOPPING=1")
 
     def _one_pass(self) -> None:
         if self._running is None:
             self._running = _Pass(self._run)
             self._running.start()
-        if not self._running.wait(self._clock, self._settings.deadline_seconds):
+        if not self._running.wait(self._clock, self._settings.deadline_seconds, self._stop):
+            if self._stop.is_set():
+                log.warning("stopped while a pass was under way; it is left behind")
+                return
             self._failures += 1
             log.error(
                 "a pass has not ended in seconds=%.0f; no heartbeat is sent and no other pass is started beside it",
@@ -116,9 +120,19 @@ class _Pass:
     def start(self) -> None:
         threading.Thread(target=self._work, name="pass", daemon=True).start()
 
-    def wait(self, clock: Clock, seconds: float) -> bool:
-        """Whether it has ended, after at most `seconds`."""
-        return self._ended.is_set() or clock.wait(self._ended, seconds) or self._ended.is_set()
+    def wait(self, clock: Clock, seconds: float, stop: threading.Event) -> bool:
+        """Whether it has ended, after at most `seconds`, or `STOP_SECONDS` once `stop` is set."""
+        until = clock.monotonic() + seconds
+        while not self._ended.is_set():
+            now = clock.monotonic()
+            if stop.is_set():
+                until = min(until, now + STOP_SECONDS)
+            if now >= until:
+                return False
+            if stop.is_set():
+                return clock.wait(self._ended, until - now) or self._ended.is_set()
+            clock.wait(self._ended, min(1.0, until - now))
+        return True
 
     def _work(self) -> None:
         try:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.records.control import ChainOutcome
+from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.slurm.model import Node, QueueReading
 from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_watch import memory as names
@@ -113,6 +115,11 @@ class Gatherer:
         generations, sorted_queue = sort_queue(
             queue, subject, generations, stamps, asked_job_id=target.asked_job_id, watcher_uid=self._watcher_uid
         )
+        if _shows_nothing(sorted_queue) and not _is_decided(reading):
+            why = Unobserved(
+                f"no job of {subject.user} is shown to this user: they are gone, or private to their owner"
+            )
+            return _Read(target=target, subject=subject, reading=reading, generations=generations, queue=why)
         return _Read(target=target, subject=subject, reading=reading, generations=generations, queue=sorted_queue)
 
     def _read_accounting(self, reads: Sequence[_Read]) -> Accounting | Unobserved:
@@ -120,13 +127,25 @@ class Gatherer:
             return Accounting(unavailable=NO_SCHEDULER)
         wanted = sorted({job for read in reads for job in _to_account(read)})
         self._facts.forget_all_but(frozenset(one.array_job_id for read in reads for one in read.generations))
-        return self._facts.accounting(wanted)
+        queues = [read.queue for read in reads if isinstance(read.queue, Queue)]
+        live = frozenset(job for queue in queues for job in queue.arrays if queue.alive(job))
+        return self._facts.accounting(wanted, live=live)
 
     def _read_nodes(self, reads: Sequence[_Read]) -> Mapping[str, Node] | Unobserved:
         if self._facts is None:
             return Unavailable(NO_SCHEDULER)
         wanted = {name for read in reads for name in _nodes_in_use(read)}
         return self._facts.nodes(sorted(wanted))
+
+
+def _shows_nothing(queue: Queue) -> bool:
+    """Whether the watcher may simply not be allowed to see the jobs (Slurm's PrivateData)."""
+    return not queue.sees_user and not (queue.arrays or queue.doubtful or queue.foreign)
+
+
+def _is_decided(reading: RunReading | Unobserved) -> bool:
+    """Whether the chain has a verdict: then an empty queue is what is to be expected."""
+    return isinstance(reading, RunReading) and isinstance(reading.verdict, ChainOutcome)
 
 
 def _with_manifest(subject: Subject, reading: RunReading) -> Subject:
@@ -145,9 +164,11 @@ def _to_account(read: _Read) -> list[int]:
     found = []
     for one in read.generations:
         rows = read.queue.rows(one.array_job_id)
-        only_waits = bool(rows) and all(row.state.is_pending for row in rows)
-        only_runs = bool(rows) and all(not row.state.is_terminal for row in rows) and len(rows) > 0
-        if not (only_waits or only_runs):
+        zero = read.queue.task(one.array_job_id, 0)
+        # Slurm drops an ended task 0 from the queue after MinJobAge while the others of its array stay.
+        sees_zero_alive = zero is not None and not zero.state.is_terminal
+        is_cut = any(row.array_task_id is None for row in read.queue.alive(one.array_job_id))
+        if not (sees_zero_alive or is_cut) or any(row.state.is_terminal for row in rows):
             found.append(one.array_job_id)
     return found[-ACCOUNTED_GENERATIONS:]
 
@@ -242,10 +263,7 @@ def _queue_values(queue: Queue, job: int) -> dict[str, Value]:
 def _pruned(memory: Memory, generations: Sequence[Generation]) -> Memory:
     """Without the generations that are so far back that no detector asks about them."""
     recent = {one.array_job_id for one in generations[-REMEMBERED_GENERATIONS:]}
-    remembered = {
-        int(part) for name in memory.seen if name.startswith("job/") and (part := name.split("/")[1]).isdigit()
-    }
-    old = tuple(f"job/{job}/" for job in sorted(remembered - recent))
+    old = tuple(f"job/{job}/" for job in sorted(names.remembered_jobs(memory) - recent))
     return forget(memory, old) if old and generations else memory
 
 
@@ -260,7 +278,10 @@ def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str
         begun = [one for one in read.generations if one.has_directory][-1:]
         answers[Source.CYCLES] = next((one.cycles for one in begun if isinstance(one.cycles, Unobserved)), None)
         answers[Source.ITERATION] = files.iteration
-        answers[Source.RECORDS] = _first_unobserved(files.generations, files.verdict, files.hold, files.manifest)
+        control = [said for one in begun for said in (one.closed, one.record, one.no_restart)]
+        answers[Source.RECORDS] = _first_unobserved(
+            files.generations, files.verdict, files.hold, files.manifest, _other_chain(read, files), *control
+        )
     return SourceReport(
         unobserved={
             source: answer.reason
@@ -270,6 +291,14 @@ def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str
         unavailable={source: answer.reason for source, answer in answers.items() if isinstance(answer, Unavailable)},
         notes=() if isinstance(files, Unobserved) else files.notes,
     )
+
+
+def _other_chain(read: _Read, files: RunReading) -> Unobserved | None:
+    """A resumed run directory holds another chain: to go on with the old one would be to look at nothing."""
+    manifest, wanted = files.manifest, read.subject.chain_id
+    if isinstance(manifest, ChainManifest) and wanted is not None and manifest.chain_id != wanted:
+        return Unobserved(f"the run directory now holds chain {manifest.chain_id}: start the watcher anew")
+    return None
 
 
 def _first_unobserved(*answers: object) -> object:

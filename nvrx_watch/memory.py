@@ -6,6 +6,7 @@ its value change. Pure; state.py keeps it on disk between passes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -78,6 +79,15 @@ def observe(memory: Memory, values: Mapping[str, Value], now: datetime) -> Memor
 def forget(memory: Memory, prefixes: tuple[str, ...]) -> Memory:
     """Drop every name that begins with one of the prefixes: generations that are over for good."""
     return Memory(seen={name: entry for name, entry in memory.seen.items() if not name.startswith(prefixes)})
+
+
+_OF_A_JOB = re.compile(r"job/(\d{1,18})/", re.ASCII)
+
+
+def remembered_jobs(memory: Memory) -> frozenset[int]:
+    """The array jobs of which values are kept. A name of another form, from a damaged file, is of no job."""
+    found = (_OF_A_JOB.match(name) for name in memory.seen)
+    return frozenset(int(match[1]) for match in found if match is not None)
 
 
 def lease_name(array_job_id: int, array_task_id: int) -> str:

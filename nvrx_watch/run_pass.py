@@ -15,7 +15,7 @@ from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.acting.perform import ActionDesk, perform
 from nvrx_watch.action_model import ActionReport, ActionState
-from nvrx_watch.detectors.registry import DetectorRun, run_detectors
+from nvrx_watch.detectors.registry import ALL, DetectorRun, run_detectors
 from nvrx_watch.gather import Gatherer, Target
 from nvrx_watch.history import due_notices, history_notes, mark_good_pass, update_history
 from nvrx_watch.history_model import History
@@ -29,6 +29,8 @@ from nvrx_watch.state_store import StateStore
 from nvrx_watch.thresholds import WatchThresholds
 
 log = logging.getLogger(__name__)
+
+OBSERVER = "observer"
 
 CLEAN, DEGRADED, CRITICAL = 0, 1, 2
 """The exit codes of a pass; 64 (bad usage) is the command line's."""
@@ -122,7 +124,7 @@ def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> 
         log.error("a detector broke, the others ran detector=%s chain=%s error=%s", name, snapshot.subject.name, text)
     reports = perform(run.findings, snapshot, parts.desk)
     now = parts.clock.now()
-    history = update_history(watch.history, run.findings, blind=frozenset(run.skipped) | frozenset(run.broken), now=now)
+    history = update_history(watch.history, run.findings, blind=_blind(snapshot, run, parts.disabled), now=now)
     result = PassResult(
         snapshot=snapshot,
         run=run,
@@ -135,6 +137,16 @@ def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> 
         result = replace(result, history=mark_good_pass(history, now))
     watch.subject, watch.memory = snapshot.subject, snapshot.memory
     return result
+
+
+def _blind(snapshot: Snapshot, run: DetectorRun, disabled: frozenset[str]) -> frozenset[str]:
+    """The detectors whose silence says nothing in this pass.
+
+    While any source is blind that is all of them but the observer: a detector may do with less than it would look at.
+    """
+    if snapshot.sources.unobserved:
+        return frozenset(detector.name for detector in ALL) - {OBSERVER} - disabled
+    return (frozenset(run.skipped) | frozenset(run.broken)) - disabled
 
 
 def _tell(parts: PassParts, watch: Watch, result: PassResult) -> PassResult:

@@ -44,8 +44,13 @@ class SlurmFacts:
         """One squeue: of the one user whose chains are watched, else of everybody."""
         return self._client.queue(next(iter(users)) if len(users) == 1 else None)
 
-    def accounting(self, array_job_ids: Sequence[int]) -> Accounting | Unobserved:
-        """What became of these array jobs, the newest last. At most one sacct, none for what is settled."""
+    def accounting(
+        self, array_job_ids: Sequence[int], *, live: frozenset[int] = frozenset()
+    ) -> Accounting | Unobserved:
+        """What became of these array jobs, the newest last. At most one sacct, none for what is settled.
+
+        `live` are array jobs of which the queue shows a task that has not ended: these never settle.
+        """
         wanted = list(array_job_ids)[-MOST_ACCOUNTED:]
         open_ids = [job for job in wanted if job not in self._settled]
         known = {job: self._settled[job] for job in wanted if job in self._settled}
@@ -60,7 +65,7 @@ class SlurmFacts:
                 log.info("this site has no accounting; scontrol and the run directory take its place")
                 return self._from_scontrol(open_ids[-1], known)
             return answer
-        return Accounting(rows=known | self._sort(answer))
+        return Accounting(rows=known | self._sort(answer, live))
 
     def nodes(self, names: Sequence[str]) -> Mapping[str, Node] | Unobserved:
         """The named nodes; no call for none."""
@@ -70,13 +75,13 @@ class SlurmFacts:
         """Drop what is settled of jobs that nobody watches any more."""
         self._settled = {job: rows for job, rows in self._settled.items() if job in array_job_ids}
 
-    def _sort(self, answer: Sequence[AccountedTask]) -> dict[int, tuple[AccountedTask, ...]]:
+    def _sort(self, answer: Sequence[AccountedTask], live: frozenset[int]) -> dict[int, tuple[AccountedTask, ...]]:
         rows: dict[int, list[AccountedTask]] = {}
         for task in answer:
             rows.setdefault(task.array_job_id, []).append(task)
         for job, tasks in rows.items():
             # An end without a time is an end that is still being written.
-            if all(task.state.is_terminal and task.ended_at is not None for task in tasks):
+            if job not in live and all(task.state.is_terminal and task.ended_at is not None for task in tasks):
                 self._settled[job] = tuple(tasks)
         return {job: tuple(tasks) for job, tasks in rows.items()}
 

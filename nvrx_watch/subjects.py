@@ -10,7 +10,7 @@ import pwd
 from collections.abc import Callable
 from pathlib import Path
 
-from nvrx_chain.errors import NvrxError, Unobserved
+from nvrx_chain.errors import NvrxError, Unobserved, UsageError
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
@@ -68,6 +68,8 @@ class Subjects:
             self._add(resolve_job(config.jobid, self._client, hints, read_script=self._read_script, here=self._here))
         else:
             # No job is named, so there is no script to read: what the user says is all there is.
+            if config.work_directory is not None and not config.work_directory.is_dir():
+                raise UsageError(f"reading {config.work_directory}: there is no such directory", part="--work-dir")
             place = config.work_directory or Path(config.cycle_info_glob or "")
             job = ForeignJob(
                 array_job_id=None,
@@ -137,3 +139,11 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def uid_of(user: str) -> int | None:
+    """The id of a user; None for one that this machine does not know."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None

@@ -7,6 +7,8 @@ on directories, threads.
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,24 +53,41 @@ class FileWaker:
         class Handler(FileSystemEventHandler):
             def on_any_event(self, event: FileSystemEvent) -> None:
                 # Our own reads open and close files too: only what changes a directory's content counts.
-                if event.event_type in ("created", "moved", "modified", "deleted"):
+                if event.event_type in ("created", "moved", "deleted") and not is_routine(str(event.src_path)):
                     wake()
 
         is_local = file_system_of(path) in LOCAL_FILE_SYSTEMS
-        observer: Any = Observer() if is_local else PollingObserver(timeout=POLL_SECONDS)
-        try:
-            observer.schedule(Handler(), str(path), recursive=False)
-            observer.start()
-        except OSError as error:
-            log.info("a directory is not watched for changes path=%s error=%s", path, error)
-            return
-        self._observers[path] = observer
+
+        def start() -> None:
+            # inotify instances are few (128 a user); what cannot be watched is left to the interval.
+            try:
+                observer: Any = Observer() if is_local else PollingObserver(timeout=POLL_SECONDS)
+                observer.schedule(Handler(), str(path), recursive=False)
+                observer.start()
+            except OSError as error:
+                log.info("a directory is not watched for changes path=%s error=%s", path, error)
+                return
+            self._observers[path] = observer
+
+        if is_local:
+            start()
+        else:
+            # Polling looks at the directory before it returns, and a dead mount must not hold up the passes.
+            self._observers[path] = None
+            threading.Thread(target=start, name="wake", daemon=True).start()
 
     def _end(self, path: Path) -> None:
         observer = self._observers.pop(path)
+        if observer is None:
+            return
         observer.stop()
         # A polling thread may sit in a hung mount: it is a daemon thread and is left behind.
         observer.join(timeout=1.0)
+
+
+def is_routine(path: str) -> bool:
+    """Whether a name changes all the time by itself: leases, temporary names, a spare that comes to the gate."""
+    return os.path.basename(path).startswith((".", "lease.", "joined.", "inquiry."))
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:

@@ -16,12 +16,14 @@ from types import TracebackType
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.command_client import CommandLineClient
+from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.acting.chain_command import run_command
 from nvrx_watch.acting.desk import ActionDesk
 from nvrx_watch.action_model import Rights
 from nvrx_watch.config import WatchConfig
 from nvrx_watch.gather import Gatherer
 from nvrx_watch.layout import OwnLayout
+from nvrx_watch.memory import remembered_jobs
 from nvrx_watch.model import Queue
 from nvrx_watch.reading.worker import RunReader
 from nvrx_watch.run_pass import Outlets, PassParts, PassResult, Watch, run_pass
@@ -29,7 +31,7 @@ from nvrx_watch.sinks.build import build_heartbeat, build_sinks
 from nvrx_watch.sinks.chain_metrics import ChainMetrics
 from nvrx_watch.slurm_facts import SlurmFacts
 from nvrx_watch.state_store import StateStore
-from nvrx_watch.subjects import Subjects, user_name
+from nvrx_watch.subjects import Subjects, uid_of, user_name
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +126,9 @@ class Watcher:
     def run_pass(self) -> tuple[PassResult, ...]:
         """One pass over every chain."""
         reading = self._subjects.read_queue()
-        self.sees_queue = not isinstance(reading, Unobserved)
+        others = self._uid not in (0, uid_of(self.user))
+        # Somebody else's empty queue may be one that this user is not shown.
+        self.sees_queue = isinstance(reading, QueueReading) and (bool(reading.tasks) or not others)
         results = run_pass(self._parts, self._subjects.watches(reading), reading)
         over = {result.snapshot.subject.key for result in results if _is_over(result)}
         self._subjects.leave_ended(lambda watch: watch.subject.key in over)
@@ -201,8 +205,7 @@ def _busy_directories(watch: Watch) -> list[Path]:
     layout = watch.layout
     assert isinstance(layout, OwnLayout)
     found = [layout.run_directory, layout.run_directory / "submissions", layout.run_directory / "generations"]
-    jobs = sorted({int(name.split("/")[1]) for name in watch.memory.seen if name.startswith("job/")})
-    for job in jobs[-2:]:
+    for job in sorted(remembered_jobs(watch.memory))[-2:]:
         below = layout.run_directory / "generations" / str(job)
         found += [below / "control", below / "cycle_infos"]
     return found

@@ -87,6 +87,7 @@ def read_actions(path: Path, most: int) -> tuple[ActionLine, ...] | Unobserved:
 def _append(path: Path, line: bytes) -> None:
     # O_NONBLOCK: a FIFO in its place must not stop the watcher.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, flags, 0o644)
     try:
         status = os.fstat(descriptor)

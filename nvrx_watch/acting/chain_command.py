@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvrx_chain.errors import NvrxError
@@ -39,6 +39,7 @@ def run_command(argv: Sequence[str], seconds: float) -> CommandAnswer:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
+            env=_environment(os.environ),
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -70,6 +71,11 @@ def last_words(answer: CommandAnswer) -> str:
         return "the command did not end in time; what it did is not known"
     lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines() if line.strip()]
     return f"the command ended with {answer.returncode}: {' | '.join(lines[-3:]) or 'it said nothing'}"
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without the watcher's own settings: sbatch hands its environment on to the job, routing keys and all."""
+    return {name: value for name, value in environ.items() if not name.startswith("NVRX_WATCH_")}
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -33,6 +33,11 @@ def forbid(request: ActionRequest, snapshot: Snapshot, rights: Rights) -> Deed |
         return refused("only the owner and root can write what the tasks of this chain believe")
     if isinstance(snapshot.queue, Unobserved):
         return failed(f"this pass could not see the queue: {snapshot.queue.reason}")
+    if snapshot.sources.unobserved:
+        blind = ", ".join(sorted(source.value for source in snapshot.sources.unobserved))
+        return failed(f"this pass could not see everything: {blind}")
+    if subject.key.startswith("directory:"):
+        return refused("only the directory was named, and its jobs are known by a guess: name it by a job id")
     return _mismatch(subject)
 
 

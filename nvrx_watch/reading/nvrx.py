@@ -14,6 +14,7 @@ from pathlib import Path
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.progress import read_iteration
 from nvrx_watch.layout import ARRAY_JOB_WILDCARD, NvrxLayout
+from nvrx_watch.model import Unavailable
 from nvrx_watch.reading.cycles import CycleFiles
 from nvrx_watch.reading.directory import job_id_of, list_directory
 from nvrx_watch.reading.generation import GenerationFiles
@@ -57,7 +58,7 @@ class NvrxRun:
         found = self._find()
         if not isinstance(found, Unobserved):
             yield from self._read_generations(found)
-        iteration: int | Unobserved | None = Unobserved("no checkpoint iteration file is known")
+        iteration: int | Unobserved | None = Unavailable("no checkpoint iteration file is known")
         if self._layout.iteration_file is not None:
             yield Entering(str(self._layout.iteration_file.parent))
             try:

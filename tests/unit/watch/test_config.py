@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,9 @@ def test_the_default_is_one_pass_that_only_observes() -> None:
         ({"platform": "none", "act": True}, "nothing to act on"),
         ({"disable": "restart_storm,nonsense"}, "nonsense"),
         ({"allow": ("fence",)}, "--act"),
+        ({"interval": math.nan}, "--interval"),
+        ({"alert_cooldown": math.inf}, "--alert-cooldown"),
+        ({"run_dir": None, "work_dir": Path("/w"), "act": True}, "--job-name"),
         ({"iteration_pattern": "("}, "--iteration-pattern"),
         ({"iteration_pattern": "step"}, "exactly one group"),
     ],
@@ -104,6 +108,9 @@ def test_thresholds_are_checked_by_name_and_kind() -> None:
         build({"orphan_gracious": 5})
     with pytest.raises(UsageError, match="thresholds"):
         build({"orphan_grace": "soon"})
+    for value in (math.nan, math.inf, -1):
+        with pytest.raises(UsageError, match="orphan_grace"):
+            build({"orphan_grace": value})
 
 
 def test_the_state_directory_follows_the_environment() -> None:

@@ -14,7 +14,7 @@ from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_watch import memory as names
 from nvrx_watch.gather import Gatherer, Target
 from nvrx_watch.layout import Layout, NvrxLayout, OwnLayout
-from nvrx_watch.memory import Memory
+from nvrx_watch.memory import Memory, Seen
 from nvrx_watch.model import Generation, LogActivity, Queue, Snapshot, Source, Subject, Unavailable
 from nvrx_watch.reading_model import RunReading
 from nvrx_watch.slurm_facts import SlurmFacts
@@ -192,11 +192,46 @@ def test_another_users_job_of_the_same_name_is_nobodys_business(world: World) ->
     assert seen_queue(world.gather(reading)).foreign == ()
 
 
-def test_a_watcher_who_sees_no_row_of_the_user_says_so(world: World) -> None:
+def test_an_empty_queue_means_nothing_to_a_watcher_who_may_not_see_the_user(world: World) -> None:
     queue = QueueReading(tasks=(), read_at=world.clock.now())
     world.submit(1)
-    assert not seen_queue(world.gather(uid=4711, queue=queue)).sees_user
-    assert seen_queue(world.gather(uid=build.UID, queue=queue)).sees_user
+    hidden = world.gather(uid=4711, queue=queue)
+    assert isinstance(hidden.queue, Unobserved)
+    assert Source.QUEUE in hidden.sources.unobserved
+    assert seen_queue(world.gather(uid=build.UID, queue=queue)).arrays == {}
+    # A chain with a verdict has nothing left to be seen.
+    assert seen_queue(world.gather(world.reading(verdict=build.verdict()), uid=4711, queue=queue)).arrays == {}
+
+
+def test_a_task_0_that_slurm_has_dropped_from_the_queue_is_looked_up_in_accounting(world: World) -> None:
+    job = world.submit(1)
+    world.slurm.finish(f"{job}_0", 1)
+    reading = world.slurm.queue(build.USER)
+    assert isinstance(reading, QueueReading)
+    others = tuple(task for task in reading.tasks if task.array_task_id != 0)
+    snapshot = world.gather(queue=QueueReading(tasks=others, read_at=world.clock.now()))
+    assert not isinstance(snapshot.accounting, Unobserved)
+    assert [task.array_task_id for task in snapshot.accounting[job] if task.state.is_terminal] == [0]
+
+
+def test_a_damaged_control_file_of_the_running_generation_blinds_the_pass(world: World) -> None:
+    job = world.submit(1)
+    damaged = world.generation(job, 1, has_directory=True, closed=Unobserved("closed.json is no Closed"))
+    snapshot = world.gather(world.reading(generations=(damaged,)))
+    assert "closed.json" in snapshot.sources.unobserved[Source.RECORDS]
+
+
+def test_a_directory_that_now_holds_another_chain_blinds_the_pass(world: World) -> None:
+    world.submit(1)
+    snapshot = world.gather(world.reading(manifest=build.manifest(chain_id="another")))
+    assert "another" in snapshot.sources.unobserved[Source.RECORDS]
+
+
+def test_names_of_a_damaged_memory_break_nothing(world: World) -> None:
+    world.submit(1)
+    odd = ("job/²/x", "job/" + "9" * 5000 + "/x", "job/x/lease")
+    snapshot = world.gather(memory=Memory(seen=dict.fromkeys(odd, Seen(value=1, since="x", looked_at="y"))))
+    assert snapshot.sources.unobserved == {}
 
 
 def test_a_reading_that_the_caller_made_is_not_made_again(world: World) -> None:

@@ -70,8 +70,16 @@ def test_what_is_no_file_is_neither_written_nor_read(
     assert isinstance(read_actions(path, 5), Unobserved)
 
 
-def test_a_missing_directory_costs_the_line_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
     append(tmp_path / "none" / "log")
+    lines = read_actions(tmp_path / "none" / "log", 5)
+    assert isinstance(lines, tuple)
+    assert len(lines) == 1
+
+
+def test_a_directory_that_cannot_be_made_costs_the_line_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    append(tmp_path / "file" / "log")
     assert "not logged" in caplog.text
 
 

@@ -315,3 +315,24 @@ def test_many_spares_are_asked_for_in_chunks(scene: Scene) -> None:
     sizes = [len(call.arguments[0]) for call in scene.slurm.asked("cancel")]  # type: ignore[arg-type]
     assert sizes == [SPECS_PER_CALL, SPECS_PER_CALL, 53]
     assert report.state is ActionState.DONE
+
+
+def test_an_array_of_its_own_is_no_generation_however_much_it_looks_like_one(foreign: Scene) -> None:
+    # A parameter sweep: its task 0 has ended, the others wait for a slot, nothing waits behind it.
+    foreign.orphan()
+    seen = foreign.snapshot()
+    assert isinstance(seen.queue, Queue)
+    alone = replace(seen, queue=replace(seen.queue, arrays={11: seen.queue.rows(11)}))
+    report = release(foreign, snapshot=alone)
+    assert report.state is ActionState.REFUSED
+    assert "any array looks so" in report.why
+    assert foreign.slurm.cancelled() == []
+
+
+def test_an_array_with_cycle_records_is_a_generation_without_a_successor_too(foreign: Scene) -> None:
+    foreign.orphan()
+    seen = foreign.snapshot()
+    assert isinstance(seen.queue, Queue)
+    recorded = tuple(replace(one, has_directory=True) for one in seen.generations)
+    alone = replace(seen, generations=recorded, queue=replace(seen.queue, arrays={11: seen.queue.rows(11)}))
+    assert release(foreign, snapshot=alone).state is ActionState.DONE

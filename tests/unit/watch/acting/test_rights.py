@@ -12,7 +12,7 @@ from nvrx_chain.errors import Unobserved
 from nvrx_watch.acting.deed import Deed
 from nvrx_watch.acting.rights import forbid
 from nvrx_watch.action_model import ActionState, Rights
-from nvrx_watch.model import ActionKind, ActionRequest, Snapshot
+from nvrx_watch.model import ActionKind, ActionRequest, Snapshot, Source, SourceReport
 from tests.unit.watch import build
 from tests.unit.watch.acting.scene import Scene
 
@@ -128,3 +128,14 @@ def test_nobody_without_the_right_reaches_slurm(tmp_path: Path, kind: ActionKind
         assert report.state in (ActionState.OBSERVE_ONLY, ActionState.NOT_OWNER)
     assert not scene.slurm.calls
     assert not scene.commands
+
+
+@pytest.mark.parametrize("source", list(Source))
+def test_a_pass_that_could_not_see_everything_allows_nothing(source: Source) -> None:
+    blind = build.snapshot(sources=SourceReport(unobserved={source: "down"}))
+    assert state(ActionKind.CANCEL_PENDING, blind) is ActionState.FAILED
+
+
+def test_a_chain_of_which_only_the_directory_was_named_is_left_alone() -> None:
+    guessed = build.snapshot(subject=build.foreign_subject(key="directory:/w", uid=build.UID))
+    assert state(ActionKind.CANCEL_PENDING, guessed) is ActionState.REFUSED
