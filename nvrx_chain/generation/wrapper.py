@@ -93,6 +93,7 @@ class Wrapper:
         self._lease_counter: int | None = None
         self._lease_moved_at = clock.monotonic()
         self._fence_seconds = thresholds.self_fence + OBSERVER_SLACK_SECONDS
+        self._turned_at = clock.monotonic()
 
     def run(self) -> int:
         """Start the launcher, react until it has ended, leave no process behind, write down how it went."""
@@ -151,6 +152,7 @@ class Wrapper:
 
     def _react(self, child: subprocess.Popen[bytes]) -> bool:
         """Handle events until the launcher has ended. True when it was asked to stop."""
+        self._turned_at = self._clock.monotonic()
         while True:
             event = self._next_event()
             process_tree.reap_orphans(child.pid)
@@ -171,15 +173,16 @@ class Wrapper:
 
     def _next_event(self) -> _Event | None:
         """The next event, or the self-fence. The fence is timed here: the thread that reads the files can hang."""
-        began = self._clock.monotonic()
         try:
             event = self._events.get(timeout=self._thresholds.control_poll)
         except queue.Empty:
             event = None
         now = self._clock.monotonic()
-        if now - began > self._fence_seconds:
+        # From turn to turn, not only while waiting: a process can as well be frozen while it looks for orphans.
+        away, self._turned_at = now - self._turned_at, now
+        if away > self._fence_seconds:
             # Frozen and thawed: the next generation may train already, and its checkpoints bear no last save of ours.
-            return _Event(kind="kill", reason=f"this process did not run for {now - began:.0f} s")
+            return _Event(kind="kill", reason=f"this process did not run for {away:.0f} s")
         if event is None and now - self._lease_moved_at > self._fence_seconds:
             still = now - self._lease_moved_at
             return _Event(kind="stop", reason=f"the lease of run-task has not been seen to move for {still:.0f} s")

@@ -20,10 +20,13 @@ import pytest
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.identity import TaskIdentity, read_boot_id, read_process_start
+from nvrx_chain.generation.wrapper import Wrapper, _Event
+from nvrx_chain.launchers.seats import LaunchPlan
 from nvrx_chain.records.control import Closed, LauncherExit, NoRestart
 from nvrx_chain.records.layout import GenerationDirectory
 from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
+from tests.fakes.fake_clock import FakeClock
 from tests.fakes.generation_lab import read
 from tests.unit.generation.run_wrapper import Spec
 
@@ -387,6 +390,29 @@ def test_a_node_that_was_frozen_ends_its_ranks_without_a_last_save(node: Node) -
         os.kill(pid, signal.SIGCONT)
     assert_stopped(node, pids)
     assert not (node.here / "saved").exists()
+
+
+def test_a_freeze_between_two_looks_is_no_reason_for_a_last_save_either(node: Node) -> None:
+    clock = FakeClock()
+    wrapper = Wrapper(
+        board=node.board,
+        clock=clock,
+        thresholds=Thresholds(control_poll=0.01),
+        plan=LaunchPlan(argv=("true",), environment={}),
+        node="n1",
+        no_restart_exit_code=93,
+        rendezvous=("127.0.0.1", 1),
+        log_path=node.here / "launcher.log",
+    )
+    assert wrapper._next_event() is None
+    clock.advance(20.0)
+    assert wrapper._next_event() is None
+    # Frozen not while it waits but while it looks for orphans; the generation was closed meanwhile.
+    clock.advance(26.0)
+    wrapper._events.put(_Event(kind="stop", reason="closed as superseded"))
+    event = wrapper._next_event()
+    assert event is not None
+    assert event.kind == "kill"
 
 
 def test_the_host_closes_the_generation_when_run_task_was_killed(node: Node) -> None:
