@@ -5,6 +5,7 @@ Wall clocks of two nodes are never compared; freshness is a change of a counter 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from datetime import datetime, timezone
@@ -54,3 +55,18 @@ def parse_time(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return at if at.tzinfo is not None else None
+
+
+def render_age(seconds: float) -> str:
+    """A duration in at most two units, e.g. `45s`, `12m`, `3h05m`, `2d04h`. Less than nothing is nothing; NaN `?`."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if not minutes:
+        return f"{whole}s"
+    if not hours:
+        return f"{minutes}m"
+    if not days:
+        return f"{hours}h{minutes % 60:02d}m"
+    return f"{days}d{hours % 24:02d}h"

@@ -185,9 +185,6 @@ def _nodes_in_use(read: _Read) -> set[str]:
 
 
 def _expanded(nodelist: str) -> tuple[str, ...]:
-    if not any(character in nodelist for character in "[],"):
-        # The usual case of one node needs no ClusterShell, which takes long to import.
-        return (nodelist,)
     try:
         return tuple(expand_nodes(nodelist))
     except ValueError:

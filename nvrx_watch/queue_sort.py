@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from nvrx_chain.errors import IdentityError
-from nvrx_chain.slurm.identity import ChainIdentity, parse_comment, verify_array
+from nvrx_chain.slurm import chain_queue
+from nvrx_chain.slurm.identity import ChainIdentity, parse_comment
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_watch.model import Generation, Queue, Subject
 
@@ -42,19 +42,14 @@ def sort_queue(
 def _own_queue(reading: QueueReading, subject: Subject, generations: tuple[Generation, ...], sees_user: bool) -> Queue:
     identity = identity_of(subject, {one.array_job_id: one.submitted_at for one in generations})
     assert identity is not None
-    arrays: dict[int, tuple[QueuedTask, ...]] = {}
-    doubtful: dict[int, str] = {}
-    for one in generations:
-        try:
-            rows = verify_array(reading, one.array_job_id, identity)
-        except IdentityError as error:
-            if any(not task.state.is_terminal for task in reading.of(one.array_job_id)):
-                doubtful[one.array_job_id] = error.part or error.message
-            continue
-        if rows:
-            arrays[one.array_job_id] = rows
-    foreign = tuple(task for task in reading.tasks if _is_in_the_way(task, subject, identity))
-    return Queue(arrays=arrays, doubtful=doubtful, foreign=foreign, sees_user=sees_user, read_at=reading.read_at)
+    sorted_rows = chain_queue.sort_queue(reading, identity)
+    return Queue(
+        arrays=sorted_rows.arrays,
+        doubtful=sorted_rows.doubtful,
+        foreign=tuple(task for task in reading.tasks if _is_in_the_way(task, subject, identity)),
+        sees_user=sees_user,
+        read_at=reading.read_at,
+    )
 
 
 def _is_in_the_way(task: QueuedTask, subject: Subject, identity: ChainIdentity) -> bool:

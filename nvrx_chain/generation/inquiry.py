@@ -17,9 +17,9 @@ from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import Judgement, Life, is_unreachable, judge_task, stillness_seconds
 from nvrx_chain.records.control import Inquiry
+from nvrx_chain.slurm.batch_node import read_batch_node
 from nvrx_chain.slurm.identity import verify_task
 from nvrx_chain.slurm.model import Node, QueuedTask
-from nvrx_chain.slurm.nodelist import expand_nodes
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def inquire(context: TaskContext, about: int) -> Judgement:
     context.board.note_inquiry(about, ASKING, "asking Slurm")
     eye = LeaseEye(context, about)
     row = _row(context, about)
-    node = _batch_node(context, row)
+    node = read_batch_node(context.client, row)
     judgement = eye.judge(row, node)
     if isinstance(row, QueuedTask) and _is_open(row, node, eye):
         judgement = _probe(context, about, row.spec, eye)
@@ -101,20 +101,6 @@ def _row(context: TaskContext, about: int) -> QueuedTask | Unobserved | None:
     if foreign is not None:
         return Unobserved(f"the queue shows another job under this id: {foreign}")
     return row
-
-
-def _batch_node(context: TaskContext, row: QueuedTask | Unobserved | None) -> Node | Unobserved | None:
-    """The first node of the task: run-task lives there, and with it the rendezvous of task 0."""
-    if not isinstance(row, QueuedTask) or row.state.is_terminal or not row.nodelist:
-        return None
-    try:
-        names = expand_nodes(row.nodelist)
-    except ValueError as error:
-        return Unobserved(str(error))
-    if not names:
-        return None
-    nodes = context.client.nodes([names[0]])
-    return nodes if isinstance(nodes, Unobserved) else nodes.get(names[0])
 
 
 def _is_open(row: QueuedTask, node: Node | Unobserved | None, eye: LeaseEye) -> bool:
@@ -138,7 +124,7 @@ def _probe(context: TaskContext, about: int, spec: str, eye: LeaseEye) -> Judgem
         context.board.note_inquiry(about, ASKING, "waiting for Slurm to look at the node")
         # The task itself too: one whose shell was killed is completing at first, and terminal a few seconds later.
         row = _row(context, about)
-        judgement = eye.judge(row, _batch_node(context, row))
+        judgement = eye.judge(row, read_batch_node(context.client, row))
         if judgement.life is Life.DEAD or eye.moved:
             break
     return judgement

@@ -15,11 +15,11 @@ import msgspec
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import RecordError, SlurmError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, require_cluster, require_own
-from nvrx_chain.ops.chain_queue import ChainQueue, describe_left_alone, describe_states
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk, settle
 from nvrx_chain.ops.words import render_time
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.outcome import Verdict
+from nvrx_chain.slurm.chain_queue import ChainQueue, describe_left_alone, describe_states
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.states import JobState
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import IdentityError, RecordError, Unobserved
-from nvrx_chain.ops.chain_queue import ChainQueue, sort_queue
 from nvrx_chain.records.chain import ChainFiles, open_chain
 from nvrx_chain.records.control import ChainOutcome, Hold
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.slurm.chain_queue import ChainQueue, sort_queue
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import ChainIdentity
 from nvrx_chain.slurm.model import QueueReading

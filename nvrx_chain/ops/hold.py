@@ -16,10 +16,10 @@ import msgspec
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import RecordError, SlurmError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, read_chain_queue, require_cluster, require_own
-from nvrx_chain.ops.chain_queue import ChainQueue, describe_left_alone
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Chore, Desk, settle
 from nvrx_chain.ops.words import render_time
 from nvrx_chain.records.control import Hold
+from nvrx_chain.slurm.chain_queue import ChainQueue, describe_left_alone
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.states import JobState
 

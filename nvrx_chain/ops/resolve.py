@@ -15,9 +15,9 @@ from pathlib import Path
 
 from nvrx_chain.errors import IdentityError, RecordError, Unobserved, UsageError
 from nvrx_chain.ops.chain import OpenChain, open_run_directory
-from nvrx_chain.ops.chain_queue import sort_queue
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.slurm.chain_queue import sort_queue
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_chain.slurm.job_name import JobName, parse_job_name

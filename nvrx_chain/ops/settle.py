@@ -15,7 +15,7 @@ from typing import Protocol
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.ops.chain import OpenChain, Operator, read_chain_queue
-from nvrx_chain.ops.chain_queue import ChainQueue
+from nvrx_chain.slurm.chain_queue import ChainQueue
 from nvrx_chain.slurm.client import SlurmClient
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ import msgspec
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.ops.chain_queue import ChainQueue, count_states
 from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold, Lease
 from nvrx_chain.records.manifest import ChainManifest, Shape
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.records.progress import recorded_iteration
+from nvrx_chain.slurm.chain_queue import ChainQueue, count_states
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.states import JobState
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nvrx_chain.clock import parse_time
+from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
-from nvrx_chain.ops.words import render_age, render_safely, render_time
+from nvrx_chain.ops.words import render_safely, render_time
 from nvrx_chain.records.manifest import Shape
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.records.progress import UNREADABLE

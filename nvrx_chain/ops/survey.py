@@ -13,13 +13,13 @@ from typing import TypeVar
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, find_other_cluster, read_chain_queue
-from nvrx_chain.ops.chain_queue import ChainQueue
 from nvrx_chain.ops.status import ChainFacts, ChainStatus, GenerationFiles, build_status
 from nvrx_chain.records.control import Lease
 from nvrx_chain.records.cycle_info import count_cycles
 from nvrx_chain.records.files import list_names, read_record
 from nvrx_chain.records.layout import GenerationDirectory
 from nvrx_chain.records.progress import read_iteration
+from nvrx_chain.slurm.chain_queue import ChainQueue
 from nvrx_chain.slurm.client import SlurmClient
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Words for people: durations, and text of others made safe for a terminal. Pure."""
+"""Words for people: times, and text of others made safe for a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ from nvrx_chain.clock import parse_time
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
-
-
-def render_age(seconds: float) -> str:
-    """A duration in at most two units, e.g. `45s`, `12m`, `3h05m`, `2d04h`. Less than nothing is nothing."""
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if not minutes:
-        return f"{whole}s"
-    if not hours:
-        return f"{minutes}m"
-    if not days:
-        return f"{hours}h{minutes % 60:02d}m"
-    return f"{days}d{hours % 24:02d}h"
 
 
 def render_time(text: str) -> str:

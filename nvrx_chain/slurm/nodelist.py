@@ -32,6 +32,9 @@ def expand_nodes(text: str) -> tuple[str, ...]:
     stripped = text.strip()
     if stripped in _NONE:
         return ()
+    if _PLAIN.fullmatch(stripped) is not None:
+        # The usual case of one node needs no library.
+        return (stripped,)
     if _WRITTEN.fullmatch(stripped) is None:
         raise ValueError(f"read the node list {text[:80]!r}: not a list of node names")
     parts = _NAME.findall(stripped)

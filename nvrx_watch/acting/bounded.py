@@ -1,32 +1,17 @@
-"""Work on files that may hang with their mount, done with a deadline. Starts daemon threads.
-
-A process that waits for a dead file server cannot be interrupted; a thread can at least be left behind.
-"""
+"""Work on files that may hang with their mount, done with a deadline: what hangs was not observed."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from nvrx_chain.errors import NvrxError, Unobserved
+from nvrx_chain.errors import Unobserved
+from nvrx_watch.hang_guard import HangGuard, Hangs
 
 T = TypeVar("T")
 
 DEFAULT_SECONDS = 15.0
-
-
-class _Work(Generic[T]):
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self.results: list[T] = []
-        self.errors: list[NvrxError] = []
-
-    def __call__(self) -> None:
-        try:
-            self.results.append(self._work())
-        except NvrxError as error:
-            self.errors.append(error)
+WHAT = "looking at the control files"
 
 
 class Bounded:
@@ -34,19 +19,11 @@ class Bounded:
 
     def __init__(self, seconds: float = DEFAULT_SECONDS) -> None:
         self._seconds = seconds
-        self._stuck: threading.Thread | None = None
+        self._guard = HangGuard(WHAT)
 
     def call(self, work: Callable[[], T]) -> T | Unobserved:
-        """The result; `Unobserved` when there was none in time. Raises what the work raises of our own errors."""
-        if self._stuck is not None and self._stuck.is_alive():
-            return Unobserved("an earlier look at these files has not come back")
-        doing = _Work(work)
-        thread = threading.Thread(target=doing, name="files", daemon=True)
-        thread.start()
-        thread.join(self._seconds)
-        if thread.is_alive():
-            self._stuck = thread
-            return Unobserved(f"the file system did not answer in {self._seconds:.0f} s")
-        if doing.errors:
-            raise doing.errors[0]
-        return doing.results[0] if doing.results else Unobserved("the look at the files broke off")
+        """The result; `Unobserved` when there was none in time. Raises what the work raises."""
+        try:
+            return self._guard.run(work, self._seconds)
+        except Hangs as error:
+            return Unobserved(error.message)

@@ -10,7 +10,7 @@ from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_watch.acting.cancel_chain import find_witness
-from nvrx_watch.acting.chain_command import COMMAND_SECONDS, chain_command, is_usable, last_words
+from nvrx_watch.acting.chain_command import COMMAND_SECONDS, as_typed, chain_command, is_usable, last_words
 from nvrx_watch.acting.deed import Deed, failed, nothing_left, plain, refused, would_ask
 from nvrx_watch.acting.desk import ActionDesk, CommandAnswer
 from nvrx_watch.action_model import ActionState
@@ -33,7 +33,7 @@ def extend(_request: ActionRequest, snapshot: Snapshot, desk: ActionDesk) -> Dee
         return nothing_left(f"{waiting} generations are queued, of {desk.keep_queued} to keep")
     argv = chain_command("extend", "--run-dir", str(run), "--by", "1")
     if desk.rights.dry_run:
-        return would_ask((), f"would run: {plain(' '.join(argv[1:]))}")
+        return would_ask((), f"would run: {plain(as_typed(argv))}")
     return _judge(desk.run_command(argv, COMMAND_SECONDS), before, _jobs(snapshot, desk))
 
 

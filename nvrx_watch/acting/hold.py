@@ -6,7 +6,14 @@ import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome
-from nvrx_watch.acting.chain_command import COMMAND_SECONDS, SLURM_SECONDS, chain_command, is_usable, last_words
+from nvrx_watch.acting.chain_command import (
+    COMMAND_SECONDS,
+    SLURM_SECONDS,
+    as_typed,
+    chain_command,
+    is_usable,
+    last_words,
+)
 from nvrx_watch.acting.deed import Deed, failed, nothing_left, plain, refused, would_ask
 from nvrx_watch.acting.desk import ActionDesk, CommandAnswer
 from nvrx_watch.action_model import ActionState
@@ -41,7 +48,7 @@ def hold(request: ActionRequest, snapshot: Snapshot, desk: ActionDesk) -> Deed:
     )
     if desk.rights.dry_run:
         queued = tuple(str(one.array_job_id) for one in snapshot.queued())
-        return would_ask(queued, f"would run: {plain(' '.join(argv[1:4]))}")
+        return would_ask(queued, f"would run: {plain(as_typed(argv))}")
     return _read_answer(desk.run_command(argv, COMMAND_SECONDS))
 
 

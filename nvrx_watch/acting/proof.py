@@ -17,9 +17,9 @@ from nvrx_chain.errors import SlurmError, Unobserved
 from nvrx_chain.liveness import Judgement, Life, judge_task, stillness_seconds
 from nvrx_chain.records.control import Lease, LeaseSeen
 from nvrx_chain.records.manifest import Thresholds
+from nvrx_chain.slurm.batch_node import read_batch_node
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.model import Node, QueuedTask
-from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_chain.slurm.states import JobState
 
 log = logging.getLogger(__name__)
@@ -122,27 +122,13 @@ def _judge_again(witness: Witness, eye: _LeaseEye, row: QueuedTask) -> tuple[Jud
         return _alive(f"{row.spec} was started anew"), False
     if isinstance(now, QueuedTask) and not now.state.is_terminal and now.state not in _RUNS:
         return _alive(f"{now.spec} is {now.raw_state}, which counts as alive"), False
-    node = _batch_node(witness.client, now)
+    node = read_batch_node(witness.client, now)
     judgement = eye.judge(now, node)
     return judgement, isinstance(now, QueuedTask) and not now.state.is_terminal and eye.doubt is None
 
 
 def _same_life(now: QueuedTask, row: QueuedTask) -> bool:
     return (now.job_id, now.started_at) == (row.job_id, row.started_at)
-
-
-def _batch_node(client: SlurmClient, row: QueuedTask | Unobserved | None) -> Node | Unobserved | None:
-    """The first node of the task, where its run-task lives."""
-    if not isinstance(row, QueuedTask) or row.state.is_terminal or not row.nodelist:
-        return None
-    try:
-        names = expand_nodes(row.nodelist)
-    except ValueError as error:
-        return Unobserved(str(error))
-    if not names:
-        return None
-    nodes = client.nodes([names[0]])
-    return nodes if isinstance(nodes, Unobserved) else nodes.get(names[0])
 
 
 class _LeaseEye:

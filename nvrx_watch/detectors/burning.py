@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from nvrx_chain.clock import parse_time
+from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import GenerationRecord
 from nvrx_chain.records.outcome import Outcome
@@ -30,7 +30,7 @@ from nvrx_watch.detectors.facts import (
     seconds_since,
     started_at,
 )
-from nvrx_watch.detectors.wording import age, chain_command, listed
+from nvrx_watch.detectors.wording import chain_command, listed
 from nvrx_watch.memory import ITERATION_NAME
 from nvrx_watch.model import ActionKind, ActionRequest, Finding, Generation, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
@@ -66,13 +66,13 @@ def find_generation_churn(snapshot: Snapshot, thresholds: WatchThresholds) -> It
         return
     short.reverse()
     words = [_put(snapshot, generation, seconds) for generation, seconds in short]
-    title = f"the last {len(short)} generations ended within {age(thresholds.churn_seconds)} each"
+    title = f"the last {len(short)} generations ended within {render_age(thresholds.churn_seconds)} each"
     yield _burning("generation_churn", snapshot, title, (listed(words),), [one for one, _ in short])
 
 
 def _put(snapshot: Snapshot, generation: Generation, seconds: float) -> str:
     outcome = outcome_of(snapshot, generation)
-    return f"{generation.array_job_id} {outcome.value if outcome is not None else 'ended'} after {age(seconds)}"
+    return f"{generation.array_job_id} {outcome.value if outcome is not None else 'ended'} after {render_age(seconds)}"
 
 
 def find_no_progress(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
@@ -88,7 +88,11 @@ def find_no_progress(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterato
     seconds = sum(run_seconds(snapshot, one) or 0.0 for one in idle.generations)
     nodes = _nodes_of(snapshot, idle.generations)
     where = f"the checkpoint stays at iteration {idle.iteration}" if idle.iteration else "there is no checkpoint at all"
-    lost = f"{hours(seconds) * nodes:.1f} node-hours were spent on them" if nodes else f"they ran for {age(seconds)}"
+    lost = (
+        f"{hours(seconds) * nodes:.1f} node-hours were spent on them"
+        if nodes
+        else f"they ran for {render_age(seconds)}"
+    )
     title = f"the last {len(idle.generations)} generations made no progress: {where}"
     yield _burning("generations_without_progress", snapshot, title, (lost,), idle.generations)
 

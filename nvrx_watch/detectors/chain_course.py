@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nvrx_chain.clock import parse_time
+from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.liveness import is_unreachable, lease_is_stale
 from nvrx_chain.records.control import Lease, Rendezvous
@@ -14,7 +14,7 @@ from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_chain.slurm.states import JobState
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.facts import holds_node, hours, ordered_jobs, seconds_since
-from nvrx_watch.detectors.wording import age, listed, safe, specs
+from nvrx_watch.detectors.wording import listed, safe, specs
 from nvrx_watch.memory import completing_name, lease_name
 from nvrx_watch.model import ActionKind, ActionRequest, Finding, Generation, Queue, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
@@ -38,7 +38,7 @@ def find_overlap(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Fi
             detector="generation_overlap",
             severity=Severity.CRITICAL if both_run else Severity.WARNING,
             scope=f"{older}-{newer}",
-            title=f"generations {older} and {newer} hold nodes at once for {age(seconds)} ({older}: {words})",
+            title=f"generations {older} and {newer} hold nodes at once for {render_age(seconds)} ({older}: {words})",
             details=(
                 f"{older}: {_places(queue.running(older))}",
                 f"{newer}: {_places(queue.running(newer))}",
@@ -134,7 +134,7 @@ def _lost_node(
             array_job_ids=(job,),
         )
     elif still is not None and _is_stale(generation, still, thresholds):
-        why = f"{where} and the lease of {row.spec} stands still for {age(still)}"
+        why = f"{where} and the lease of {row.spec} stands still for {render_age(still)}"
         yield Finding(
             detector="task0_unreachable",
             severity=Severity.CRITICAL,
@@ -153,7 +153,7 @@ def _silent(generation: Generation, row: QueuedTask, node: Node | None, still: f
         detector="task0_unreachable",
         severity=Severity.WARNING,
         scope=str(generation.array_job_id),
-        title=f"the lease of {row.spec} stands still for {age(still)} while Slurm shows it running ({where})",
+        title=f"the lease of {row.spec} stands still for {render_age(still)} while Slurm shows it running ({where})",
         details=("an old lease alone proves nothing: it can be the file system as well",),
         advice=f"look at its node and its task log: nvrx-chain logs {row.spec}",
         array_job_ids=(generation.array_job_id,),
@@ -180,7 +180,7 @@ def find_assembling(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator
             detector="generation_assembling",
             severity=Severity.WARNING,
             scope=str(job),
-            title=f"generation {job} waits for its tasks for {age(seconds)}: {here} of {needed} have joined",
+            title=f"generation {job} waits for its tasks for {render_age(seconds)}: {here} of {needed} have joined",
             details=(
                 f"pending: {listed(f'{number} {why}' for why, number in reasons.most_common()) or 'none'}",
                 f"{hours(idle):.1f} node-hours held without training",

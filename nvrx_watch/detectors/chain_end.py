@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nvrx_chain.clock import parse_time
+from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.outcome import Outcome, Verdict
@@ -21,7 +21,7 @@ from nvrx_watch.detectors.facts import (
     seconds_since,
     task_zero_end,
 )
-from nvrx_watch.detectors.wording import age, chain_command, count, listed, resume_command, safe
+from nvrx_watch.detectors.wording import chain_command, count, listed, resume_command, safe
 from nvrx_watch.memory import QUEUE_EMPTY_NAME, lease_name, waiting_name
 from nvrx_watch.model import ActionKind, ActionRequest, Finding, Queue, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
@@ -152,7 +152,7 @@ def find_last_generation(snapshot: Snapshot, thresholds: WatchThresholds) -> Ite
         severity=Severity.WARNING if left is not None and left < thresholds.last_generation_wall else Severity.INFO,
         scope="chain",
         title=f"generation {job} is the last one: nothing is queued behind it",
-        details=(f"{age(left)} left to its time limit",) if left is not None else (),
+        details=(f"{render_age(left)} left to its time limit",) if left is not None else (),
         advice=f"queue more unless this one finishes the training: {command or 'submit the batch script again'}",
         array_job_ids=(job,),
         action=request,
@@ -168,7 +168,7 @@ def find_chain_held(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator
         yield from _held_in_slurm(snapshot, thresholds)
         return
     seconds = seconds_since(parse_time(hold.held_at), snapshot.taken_at)
-    since = f" for {age(seconds)}" if seconds is not None else ""
+    since = f" for {render_age(seconds)}" if seconds is not None else ""
     yield Finding(
         detector="chain_held",
         severity=_by_age(seconds, thresholds),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nvrx_chain.clock import render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_watch.detectors.chain_end import is_held
@@ -18,7 +19,7 @@ from nvrx_watch.detectors.facts import (
     seconds_since,
     task_zero_end,
 )
-from nvrx_watch.detectors.wording import age, listed, safe
+from nvrx_watch.detectors.wording import listed, safe
 from nvrx_watch.memory import LIVE_GENERATION_NAME
 from nvrx_watch.model import Finding, Queue, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
@@ -71,7 +72,7 @@ def find_handoff_stuck(snapshot: Snapshot, thresholds: WatchThresholds) -> Itera
         detector="handoff_stuck",
         severity=severity,
         scope="chain",
-        title=f"no generation runs for {age(seconds)}, and {job} does not start: {listed(reasons)}",
+        title=f"no generation runs for {render_age(seconds)}, and {job} does not start: {listed(reasons)}",
         details=tuple(_details(rows, blockers, moved)),
         advice=_advice(job, rows, blockers, severity),
         array_job_ids=(job,),

@@ -170,9 +170,6 @@ def _nodes_of(nodelist: str) -> tuple[str, ...]:
 
     Kept over the passes of a daemon: the lists of a running generation are the same each time.
     """
-    if nodelist != "None" and _PLAIN.fullmatch(nodelist) is not None:
-        # The library behind `expand_nodes` takes longer to load than a pass may.
-        return (nodelist,)
     try:
         return expand_nodes(nodelist)
     except ValueError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from nvrx_chain.clock import parse_time
+from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import ExitCode, Unobserved
 from nvrx_chain.records.control import Closed, GenerationRecord, NoRestart
 from nvrx_chain.records.manifest import Thresholds
@@ -19,7 +19,7 @@ from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_chain.slurm.states import JobState
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.facts import final_verdict, later_jobs, ordered_jobs, seconds_since, task_zero_end
-from nvrx_watch.detectors.wording import age, chain_command, listed, safe
+from nvrx_watch.detectors.wording import chain_command, listed, safe
 from nvrx_watch.model import ActionKind, ActionRequest, Finding, Generation, Queue, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
 
@@ -159,7 +159,7 @@ def _describe(snapshot: Snapshot, witness: _Witness, alive: tuple[int, ...], sec
         detector="chain_not_cancelled",
         severity=Severity.CRITICAL if doomed else Severity.WARNING,
         scope="chain",
-        title=f"{why} for {age(seconds)}, and {listed(alive)} of the chain are still queued or run",
+        title=f"{why} for {render_age(seconds)}, and {listed(alive)} of the chain are still queued or run",
         details=(f"witness: {witness.text}",),
         advice=f"cancel what is left: {command}",
         array_job_ids=alive,

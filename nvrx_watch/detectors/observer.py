@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from nvrx_chain.clock import parse_time
+from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_watch.detectors.cycle_facts import cycles_of
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.facts import final_verdict, has_seen_jobs
-from nvrx_watch.detectors.wording import age, count, safe
+from nvrx_watch.detectors.wording import count, safe
 from nvrx_watch.memory import QUEUE_EMPTY_NAME
 from nvrx_watch.model import Finding, Generation, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
@@ -43,7 +43,7 @@ def find_observer(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[F
 def _blind(snapshot: Snapshot, thresholds: WatchThresholds, source: Source, reason: str) -> Finding:
     lasting = _blind_seconds(snapshot) if source is Source.QUEUE else 0.0
     critical = lasting >= thresholds.queue_blind
-    since = f" for {age(lasting)}" if lasting > 0 else ""
+    since = f" for {render_age(lasting)}" if lasting > 0 else ""
     return _about_sight(
         Severity.CRITICAL if critical else Severity.WARNING,
         source.value,
@@ -117,8 +117,8 @@ def find_clock_skew(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator
         detector="clock_skew",
         severity=Severity.WARNING,
         scope="clock",
-        title=f"clocks differ: times lie up to {age(max(witnesses.values()))} in the future of this machine",
-        details=tuple(f"{who}: {age(by)} ahead" for who, by in witnesses.items()),
+        title=f"clocks differ: times lie up to {render_age(max(witnesses.values()))} in the future of this machine",
+        details=tuple(f"{who}: {render_age(by)} ahead" for who, by in witnesses.items()),
         advice="have the clock service (chrony, ntp) looked at, here and there; ages that are shown can be wrong by as"
         " much, and nothing is acted on by a time that lies in the future",
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nvrx_chain.clock import render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.facts import TaskZeroEnd, ended_for, holds_node, task_zero_end
-from nvrx_watch.detectors.wording import age, cancel_command, count, listed, safe, specs
+from nvrx_watch.detectors.wording import cancel_command, count, listed, safe, specs
 from nvrx_watch.model import ActionKind, ActionRequest, Finding, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
 
@@ -23,7 +24,7 @@ def find_orphaned_generation(snapshot: Snapshot, thresholds: WatchThresholds) ->
         rows = snapshot.queue.pending(job)
         if not rows or seconds <= thresholds.orphan_grace:
             continue
-        why = f"task 0 of {job} ended ({safe(end.raw_state)}, {end.witness}) {age(seconds)} ago"
+        why = f"task 0 of {job} ended ({safe(end.raw_state)}, {end.witness}) {render_age(seconds)} ago"
         command = cancel_command(rows)
         yield Finding(
             detector="orphaned_generation",
@@ -57,7 +58,7 @@ def find_orphaned_running_spares(snapshot: Snapshot, thresholds: WatchThresholds
             detector="orphaned_running_spares",
             severity=Severity.CRITICAL if late else Severity.WARNING,
             scope=str(job),
-            title=f"task 0 of {job} ended ({safe(end.raw_state)}) {age(seconds)} ago,"
+            title=f"task 0 of {job} ended ({safe(end.raw_state)}) {render_age(seconds)} ago,"
             f" and {count(len(rows), 'task')} of it still hold nodes",
             details=tuple(details),
             advice=f"cancel them by id: {command}"

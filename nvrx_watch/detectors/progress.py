@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from datetime import datetime
 
-from nvrx_chain.clock import parse_time
+from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.records.control import GenerationRecord, Rendezvous
 from nvrx_watch.detectors.cycle_facts import (
     MOST_CYCLES,
@@ -23,7 +23,7 @@ from nvrx_watch.detectors.cycle_facts import (
 )
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.facts import final_verdict
-from nvrx_watch.detectors.wording import age, chain_command, count, safe
+from nvrx_watch.detectors.wording import chain_command, count, safe
 from nvrx_watch.memory import BEST_ITERATION_NAME, ITERATION_NAME, lease_name, log_name
 from nvrx_watch.model import Cycle, Finding, Generation, LogActivity, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
@@ -92,7 +92,7 @@ def find_never_checkpointed(snapshot: Snapshot, thresholds: WatchThresholds) -> 
         detector="never_checkpointed",
         severity=Severity.CRITICAL if trained > enough else Severity.WARNING,
         scope="chain",
-        title=f"training has run for {age(trained)} and there is no checkpoint",
+        title=f"training has run for {render_age(trained)} and there is no checkpoint",
         details=(f"looked for: {file}",) if file else (),
         advice="see that the workload saves at all, more often than it dies, and names its newest checkpoint in the"
         " file that is looked for",
@@ -154,7 +154,8 @@ def find_cycle_stalled(snapshot: Snapshot, thresholds: WatchThresholds) -> Itera
         detector="cycle_stalled",
         severity=Severity.CRITICAL if still >= 2 * limit else Severity.WARNING,
         scope=str(job),
-        title=f"nothing has moved in {_words(generation)} for {age(still)}: no line in its logs, no new checkpoint",
+        title=f"nothing has moved in {_words(generation)} for {render_age(still)}:"
+        " no line in its logs, no new checkpoint",
         details=(
             *_log_line((present.log_file if present is not None else "") or generation.log.newest),
             *_lease_line(snapshot, job, thresholds.lease_stale),
@@ -196,7 +197,7 @@ def _lease_line(snapshot: Snapshot, job: int, stale: float) -> tuple[str, ...]:
         return ()
     if still < stale:
         return ("the lease of task 0 moves: its run-task lives, the launcher or the ranks are frozen",)
-    return (f"the lease of task 0 has stood still for {age(still)} too",)
+    return (f"the lease of task 0 has stood still for {render_age(still)} too",)
 
 
 def find_checkpoint_regressed(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:

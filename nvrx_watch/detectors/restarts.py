@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from nvrx_chain.clock import render_age
 from nvrx_watch.detectors.cycle_facts import (
     MOST_CYCLES,
     Placed,
@@ -27,7 +28,7 @@ from nvrx_watch.detectors.cycle_facts import (
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.facts import final_verdict
 from nvrx_watch.detectors.progress import DETECTORS as PROGRESS_DETECTORS
-from nvrx_watch.detectors.wording import age, count, safe
+from nvrx_watch.detectors.wording import count, safe
 from nvrx_watch.model import Cycle, Finding, Generation, LogActivity, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
 
@@ -45,8 +46,8 @@ def find_restart_storm(snapshot: Snapshot, thresholds: WatchThresholds) -> Itera
     cycles = [cycle for _, cycle in recent]
     number = f"at least {len(cycles)}" if len(cycles) >= MOST_CYCLES else str(len(cycles))
     lasted = median([seconds for cycle in cycles if (seconds := length_of(cycle)) is not None])
-    each = f", median duration {age(lasted)}" if lasted is not None else ""
-    title = f"{number} restart cycles ended within {age(thresholds.storm_window)}{each}"
+    each = f", median duration {render_age(lasted)}" if lasted is not None else ""
+    title = f"{number} restart cycles ended within {render_age(thresholds.storm_window)}{each}"
     yield _pattern(
         "restart_storm",
         snapshot,

@@ -10,13 +10,14 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from nvrx_chain.clock import render_age
 from nvrx_chain.errors import ExitCode, Unobserved
 from nvrx_chain.slurm.model import AccountedTask
 from nvrx_chain.slurm.states import JobState
 from nvrx_watch.detectors.cycle_facts import age_of, length_of, newest_cycles, open_cycle, training_generation
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.facts import final_verdict
-from nvrx_watch.detectors.wording import age, count, listed
+from nvrx_watch.detectors.wording import count, listed
 from nvrx_watch.model import Cycle, Finding, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
 
@@ -84,7 +85,7 @@ def _by_cycles(snapshot: Snapshot, thresholds: WatchThresholds) -> dict[str, str
     if 2 * len(suspects) > fewest:
         # The nodes of every cycle are in every cycle: nothing tells one from the other.
         return {}
-    text = f"it trained in each of the last {wanted} cycles, all shorter than {age(thresholds.short_cycle)}"
+    text = f"it trained in each of the last {wanted} cycles, all shorter than {render_age(thresholds.short_cycle)}"
     return dict.fromkeys(suspects, f"{text}, and in none of the longer ones" if others else text)
 
 
@@ -117,7 +118,7 @@ def _by_tasks(snapshot: Snapshot, thresholds: WatchThresholds) -> dict[str, str]
     suspects = {node: specs for node, specs in blamed.items() if len(specs) >= max(2, thresholds.suspect_tasks)}
     if len(suspects) > 1 and 2 * len(suspects) > len(seen):
         return {}
-    window = age(thresholds.suspect_window)
+    window = render_age(thresholds.suspect_window)
     return {
         node: f"{count(len(specs), 'task')} failed on it within {window}: {listed(specs)}"
         for node, specs in suspects.items()

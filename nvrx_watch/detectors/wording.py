@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -18,21 +17,6 @@ MOST_LISTED = 8
 def safe(text: str, longest: int = LONGEST) -> str:
     """The text on one line, everything unprintable spelled out, and cut: it may come from anybody's file."""
     return plain(text, longest)
-
-
-def age(seconds: float) -> str:
-    """A duration in at most two units, e.g. `45s`, `12m`, `3h05m`, `2d04h`. Less than nothing is nothing."""
-    if not math.isfinite(seconds):
-        return "?"
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if not minutes:
-        return f"{whole}s"
-    if not hours:
-        return f"{minutes}m"
-    if not days:
-        return f"{hours}h{minutes % 60:02d}m"
-    return f"{days}d{hours % 24:02d}h"
 
 
 def count(number: int, noun: str) -> str:

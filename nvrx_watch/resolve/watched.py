@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nvrx_watch.layout import Layout
 from nvrx_watch.model import Subject
+from nvrx_watch.plain_text import plain
 
 NVRX_CYCLES = "nvrx/*/cycle_infos/cycle_info.*"
 """Cycle records below the work directory of NVRx's own example; `*` is the array job id."""
@@ -55,6 +56,5 @@ def find_account(user: str) -> Account | None:
 
 
 def shown(text: str, limit: int = 120) -> str:
-    """Text of somebody else's as an error may print it: control characters escaped, cut to a sane length."""
-    safe = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text[: limit + 1])
-    return safe if len(text) <= limit else f"{safe[:limit]}..."
+    """Text of somebody else's as an error may print it."""
+    return plain(text, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nvrx_chain.clock import render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_watch.ui.cells import Span, Spans, shorten_middle, spans_width
 from nvrx_watch.ui.marks import ChainWord, MarkKind, TaskFold
@@ -9,7 +10,7 @@ from nvrx_watch.ui.rows import LABEL_WIDTH, NARROW, Rank, Row, labelled, plain
 from nvrx_watch.ui.screen_generation import CurrentGeneration, NodeFold, Spares
 from nvrx_watch.ui.screen_model import Progress, ScreenModel
 from nvrx_watch.ui.strip import flow, strip_rows, timeline_rows, wrap
-from nvrx_watch.ui.words import UNKNOWN, render_duration, render_rate, seconds_since
+from nvrx_watch.ui.words import UNKNOWN, render_rate, seconds_since
 
 _STATE_STYLES = {
     ChainWord.RUNNING: "bold green",
@@ -31,7 +32,7 @@ def header_rows(model: ScreenModel, width: int, most: int) -> list[Row]:
     if model.verdict is not None:
         rows += labelled("verdict", wrap(model.verdict, room, most, "bold"), Rank.HOLD, Rank.MORE_HOLD)
     if model.hold is not None:
-        since = f"{render_duration(seconds_since(model.held_at, model.now))} " if model.held_at is not None else ""
+        since = f"{render_age(seconds_since(model.held_at, model.now))} " if model.held_at is not None else ""
         rows += labelled("held", wrap(f"{since}{model.hold}", room, most, "bold yellow"), Rank.HOLD, Rank.MORE_HOLD)
     return rows
 
@@ -91,7 +92,7 @@ def progress_rows(model: ScreenModel, width: int, most: int) -> list[Row]:
     if progress.wall_at is not None:
         left = (progress.wall_at - model.now).total_seconds()
         style = "bold yellow" if left <= 0 else ""
-        text = f"in {render_duration(left)}" if left > 0 else f"was due {render_duration(-left)} ago"
+        text = f"in {render_age(left)}" if left > 0 else f"was due {render_age(-left)} ago"
         rows += labelled("wall", [plain(text, style)], Rank.WALL)
     elif progress.wall_why is not None:
         rows += labelled("wall", [plain(f"{UNKNOWN} ({progress.wall_why})")], Rank.WALL)
@@ -107,7 +108,7 @@ def footer_rows(model: ScreenModel) -> list[Row]:
 
 def _title(model: ScreenModel, width: int) -> Spans:
     """State first: it must survive a terminal of any width. The age of the pass stands at the right."""
-    age = f"pass {render_duration(seconds_since(model.taken_at, model.now))} ago"
+    age = f"pass {render_age(seconds_since(model.taken_at, model.now))} ago"
     state = model.state.value.upper()
     of = f" of {model.user}" if width >= NARROW else ""
     where = f" on {model.cluster}" if model.cluster is not None and width >= NARROW else ""
@@ -128,7 +129,7 @@ def _generation_parts(one: CurrentGeneration, model: ScreenModel) -> list[Spans]
     if one.kind is MarkKind.ENDED:
         return [*parts, plain(one.word)]
     if one.started_at is not None:
-        parts.append(plain(f"up {render_duration(seconds_since(one.started_at, model.now))}"))
+        parts.append(plain(f"up {render_age(seconds_since(one.started_at, model.now))}"))
     if one.phase is not None:
         parts.append(plain(one.phase, "green"))
     if one.tasks is None:
@@ -161,7 +162,7 @@ def _saved(progress: Progress, model: ScreenModel) -> Spans:
     if isinstance(progress.saved, Unobserved):
         was = f" (was {progress.last_saved})" if progress.last_saved is not None else ""
         return plain(f"saved {UNKNOWN}{was}", "yellow")
-    age = render_duration(seconds_since(progress.moved_at, model.now)) if progress.moved_at is not None else None
+    age = render_age(seconds_since(progress.moved_at, model.now)) if progress.moved_at is not None else None
     # Not seen to change: the value was there when this watcher first looked, and may be older.
     least = "" if progress.moved_seen else "over "
     if progress.saved is None:

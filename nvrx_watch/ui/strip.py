@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from nvrx_chain.clock import render_age
 from nvrx_watch.ui.cells import Span, Spans, clip, clip_spans, pad, spans_width
 from nvrx_watch.ui.marks import GenerationMark, MarkKind
 from nvrx_watch.ui.screen_model import CycleMark
-from nvrx_watch.ui.words import UNKNOWN, render_duration
+from nvrx_watch.ui.words import UNKNOWN
 
 _GAP = Span("  ")
 _ARROW = Span(" > ", "dim")
@@ -116,8 +117,8 @@ def _cycle_cell(cycle: CycleMark, now: datetime) -> tuple[str, str]:
         return "", f"{cycle.label} {UNKNOWN}"
     bar = _BAR * _bar_width(seconds)
     if cycle.is_open:
-        return bar + _OPEN_END, f"{cycle.label} {render_duration(seconds)}+"
-    return bar, f"{cycle.label} {render_duration(seconds)}"
+        return bar + _OPEN_END, f"{cycle.label} {render_age(seconds)}+"
+    return bar, f"{cycle.label} {render_age(seconds)}"
 
 
 def _bar_width(seconds: float) -> int:

@@ -32,21 +32,6 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def render_duration(seconds: float) -> str:
-    """A duration in at most two units, e.g. `45s`, `12m`, `3h05m`, `2d04h`. Less than nothing is nothing."""
-    if not math.isfinite(seconds):
-        return UNKNOWN
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if not minutes:
-        return f"{whole}s"
-    if not hours:
-        return f"{minutes}m"
-    if not days:
-        return f"{hours}h{minutes % 60:02d}m"
-    return f"{days}d{hours % 24:02d}h"
-
-
 def render_rate(per_second: float) -> str:
     """Iterations per second, or seconds per iteration where that is the larger number."""
     if not math.isfinite(per_second) or per_second < 0:

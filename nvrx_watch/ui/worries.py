@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from nvrx_chain.clock import render_age
 from nvrx_watch.action_model import ActionState
 from nvrx_watch.model import Severity
 from nvrx_watch.ui.cells import Span, Spans, clip
 from nvrx_watch.ui.rows import LABEL_WIDTH, NARROW, Rank, Row, labelled, plain
 from nvrx_watch.ui.screen_model import SEVERITY_ORDER, ActionLine, FindingLine, ScreenModel
 from nvrx_watch.ui.strip import wrap
-from nvrx_watch.ui.words import UNKNOWN, render_duration, seconds_since
+from nvrx_watch.ui.words import UNKNOWN, seconds_since
 
 _SHORT = {Severity.CRITICAL: "CRIT", Severity.WARNING: "WARN", Severity.INFO: "info"}
 _STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
@@ -83,12 +84,12 @@ def _counts(model: ScreenModel, width: int) -> Spans:
 
 
 def _finding(line: FindingLine, model: ScreenModel, width: int) -> Spans:
-    age = render_duration(seconds_since(line.since, model.now)) if line.since is not None else "new"
+    age = render_age(seconds_since(line.since, model.now)) if line.since is not None else "new"
     name = f" [{line.detector}]" if width >= NARROW else ""
     unseen = ""
     if not line.seen:
         seen_at = line.last_seen_at
-        ago = f"{render_duration(seconds_since(seen_at, model.now))} ago" if seen_at is not None else UNKNOWN
+        ago = f"{render_age(seconds_since(seen_at, model.now))} ago" if seen_at is not None else UNKNOWN
         unseen = f" (last seen {ago})" if width >= NARROW else f" ({ago})"
     style = _STYLES[line.severity]
     head = Span(f"{_INDENT}{_SHORT[line.severity]} {age:>6} ", style)

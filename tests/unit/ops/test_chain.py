@@ -15,7 +15,7 @@ from nvrx_chain.ops.chain import (
     require_cluster,
     require_own,
 )
-from nvrx_chain.ops.chain_queue import ChainQueue
+from nvrx_chain.slurm.chain_queue import ChainQueue
 from tests.unit.ops.conftest import ChainOnDisk, World
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from nvrx_chain.errors import RecordError, Unobserved
-from nvrx_watch.acting.bounded import Bounded
+from nvrx_watch.acting.bounded import WHAT, Bounded
 
 
 def test_work_comes_back_with_its_result() -> None:
@@ -36,6 +36,6 @@ def test_work_that_hangs_is_left_and_no_other_is_begun_until_it_came_back() -> N
     hung.set()
     assert came_back.wait(30)
     for thread in threading.enumerate():
-        if thread.name == "files":
+        if thread.name == WHAT:
             thread.join(30)
     assert bounded.call(lambda: 7) == 7

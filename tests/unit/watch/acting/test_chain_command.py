@@ -21,8 +21,18 @@ def test_words_reach_the_command_as_they_are() -> None:
 def test_a_module_in_the_current_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('smuggled in')\n")
     monkeypatch.chdir(tmp_path)
-    answer = run_command([sys.executable, "-m", "json.tool", "--help"], 30)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    answer = run_command(chain_command("--version"), 60)
     assert answer.returncode == 0, answer
+    assert "smuggled in" not in answer.stderr
+
+
+def test_the_watchers_own_settings_do_not_travel_into_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVRX_WATCH_PD_ROUTING_KEY", "R0UT1NG")
+    monkeypatch.setenv("NVRX_TRAIN_TASKS", "2")
+    answer = run_command([sys.executable, "-c", "import os; print(dict(os.environ))"], 30)
+    assert "R0UT1NG" not in answer.stdout
+    assert "NVRX_TRAIN_TASKS" in answer.stdout
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -42,7 +52,7 @@ def test_bytes_that_are_no_text_are_read_all_the_same() -> None:
 
 
 def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NvrxError, match="No such file"):
+    with pytest.raises(NvrxError, match="no such program"):
         run_command([str(tmp_path / "none")], 5)
 
 

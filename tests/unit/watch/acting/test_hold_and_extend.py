@@ -41,7 +41,7 @@ def test_a_hold_runs_the_command_of_this_interpreter_without_a_shell(scene: Scen
     scene.answer = said()
     report = hold(scene)
     (argv,) = scene.commands
-    assert argv[:6] == (sys.executable, "-m", "nvrx_chain", "hold", "--run-dir", str(scene.run.path))
+    assert argv[:7] == (sys.executable, "-I", "-m", "nvrx_chain", "hold", "--run-dir", str(scene.run.path))
     assert (report.state, report.asked, report.still_there) == (ActionState.DONE, ("12", "13"), ())
 
 
@@ -133,7 +133,7 @@ def submitting(scene: Scene, *, code: int = 0) -> object:
 def test_one_generation_is_submitted_when_too_few_wait(scene: Scene) -> None:
     report = extend(scene, desk=scene.desk(keep_queued=5, run_command=submitting(scene)))
     (argv,) = scene.commands
-    assert argv == (sys.executable, "-m", "nvrx_chain", "extend", "--run-dir", str(scene.run.path), "--by", "1")
+    assert argv == (sys.executable, "-I", "-m", "nvrx_chain", "extend", "--run-dir", str(scene.run.path), "--by", "1")
     assert report.state is ActionState.DONE
     assert "queued: job" in report.why
 
@@ -215,4 +215,4 @@ def test_a_chain_that_is_to_be_stopped_is_not_extended_in_the_same_pass(scene: S
     reports = perform([finding(ActionKind.EXTEND, None), finding(ActionKind.HOLD, None)], scene.snapshot(), desk)
     assert [report.request.kind for report in reports] == [ActionKind.HOLD, ActionKind.EXTEND]
     assert reports[1].state is ActionState.REFUSED
-    assert [argv[3] for argv in scene.commands] == ["hold"]
+    assert [argv[4] for argv in scene.commands] == ["hold"]

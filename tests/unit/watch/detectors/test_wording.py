@@ -5,25 +5,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nvrx_watch.detectors import wording
 from tests.unit.watch.build import foreign_subject, row, subject
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3660, "1h01m"), (90000, "1d01h")],
-)
-def test_an_age_has_at_most_two_units(seconds: float, text: str) -> None:
-    assert wording.age(seconds) == text
-
-
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), float("-inf")])
-def test_an_age_that_is_no_number_is_a_question_mark(seconds: float) -> None:
-    assert wording.age(seconds) == "?"
 
 
 @given(st.text(), st.integers(min_value=3, max_value=300))

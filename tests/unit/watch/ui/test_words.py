@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_watch.ui.words import encodable, escape, render_duration, render_rate, seconds_since
+from nvrx_chain.clock import render_age
+from nvrx_watch.ui.words import encodable, escape, render_rate, seconds_since
 from tests.unit.watch.build import NOW
 
 
@@ -16,7 +17,7 @@ from tests.unit.watch.build import NOW
     [(-5, "0s"), (59.9, "59s"), (60, "1m"), (3599, "59m"), (3900, "1h05m"), (187_200, "2d04h"), (math.nan, "?")],
 )
 def test_a_duration_has_at_most_two_units(seconds: float, text: str) -> None:
-    assert render_duration(seconds) == text
+    assert render_age(seconds) == text
 
 
 @pytest.mark.parametrize(
