@@ -171,3 +171,11 @@ def _print(results: Sequence[PassResult], *, as_json: bool) -> None:
         except OSError as error:
             # A reader that has gone away must not turn a critical finding into a broken pass.
             log.warning("the report was not printed error=%s", error)
+            _silence_output()
+
+
+def _silence_output() -> None:
+    """What is still buffered would fail once more when Python ends, and turn the exit code into 120."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import SlurmError
-from nvrx_watch.daemon import LONGEST_BACK_OFF_SECONDS, Loop, LoopSettings, tell_systemd
+from nvrx_watch.daemon import (
+    LONGEST_BACK_OFF_SECONDS,
+    SHORTEST_GAP_SECONDS,
+    STOP_SECONDS,
+    Loop,
+    LoopSettings,
+    tell_systemd,
+)
 
 QUICK = LoopSettings(interval_seconds=0.01, deadline_seconds=10)
 
@@ -100,6 +109,66 @@ def test_a_wake_up_shortens_the_pause() -> None:
             break
     assert not thread.is_alive()
     assert script.passes == 2
+
+
+class Waiting:
+    """A clock on which time passes at once; it notes for how long, and on which event, the loop wanted to wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[bool, float]] = []
+        self.elapsed = 0.0
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc)
+
+    def monotonic(self) -> float:
+        return self.elapsed
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.append((event.is_set(), seconds))
+        if not event.is_set():
+            self.elapsed += seconds
+        # The pass itself is real and ends by itself.
+        return event.wait(5) if seconds <= 1.0 else event.is_set()
+
+
+def test_however_often_files_change_passes_keep_their_distance_and_none_is_lost() -> None:
+    clock = Waiting()
+    passes: list[float] = []
+
+    def one_pass() -> int:
+        passes.append(clock.elapsed)
+        # Changes during the pass: they may not be in it, and they are many.
+        loop.wake()
+        loop.wake()
+        if len(passes) == 4:
+            loop.stop()
+        return 0
+
+    loop = Loop(one_pass, LoopSettings(interval_seconds=3600, deadline_seconds=10), clock)
+    loop.run()
+    gaps = [later - earlier for earlier, later in pairwise(passes)]
+    # Woken each time, long before the hour, and never back to back.
+    assert all(SHORTEST_GAP_SECONDS <= gap < 60 for gap in gaps), gaps
+
+
+def test_a_stop_waits_for_the_pass_under_way_and_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
+    def hang() -> int:
+        loop.stop()
+        release.wait(30)
+        return 0
+
+    clock = Waiting()
+    loop = Loop(hang, LoopSettings(interval_seconds=60, deadline_seconds=400), clock)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    thread.join(20)
+    release.set()
+    assert not thread.is_alive()
+    assert clock.elapsed <= STOP_SECONDS + 2
+    assert "left behind" in caplog.text
 
 
 def test_failures_stretch_the_pause_up_to_a_limit() -> None:

@@ -69,6 +69,16 @@ def test_what_still_runs_is_asked_for_again(slurm: FakeSlurm) -> None:
     assert len(slurm.asked("accounting")) == 2
 
 
+def test_half_an_array_never_settles_while_the_queue_shows_the_other_half(slurm: FakeSlurm) -> None:
+    job = submit(slurm)
+    slurm.finish(f"{job}_0", 1)
+    slurm.finish(f"{job}_1", 0)
+    facts = SlurmFacts(slurm)
+    facts.accounting([job], live=frozenset({job}))
+    facts.accounting([job])
+    assert len(slurm.asked("accounting")) == 2
+
+
 def test_a_hundred_generations_are_one_call(slurm: FakeSlurm) -> None:
     jobs = [submit(slurm, "0-0%1") for _ in range(20)]
     SlurmFacts(slurm).accounting(jobs)

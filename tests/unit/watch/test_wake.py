@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvrx_watch.wake import FileWaker, file_system_of
+from nvrx_watch.wake import FileWaker, file_system_of, is_routine
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
@@ -26,6 +26,34 @@ def test_a_new_file_wakes(tmp_path: Path) -> None:
         assert woken.wait(20)
     finally:
         waker.close()
+
+
+def test_what_changes_all_the_time_wakes_nobody(tmp_path: Path) -> None:
+    woken = threading.Event()
+    waker = FileWaker(woken.set)
+    waker.follow([tmp_path])
+    try:
+        for name in ("lease.0.json", ".closed.json.1.tmp", "joined.3.json", "inquiry.json"):
+            (tmp_path / name).write_text("{}")
+            assert is_routine(str(tmp_path / name))
+        (tmp_path / "closed.json").write_text("{}")
+        assert woken.wait(20)
+    finally:
+        waker.close()
+    assert not is_routine(str(tmp_path / "closed.json"))
+    assert not is_routine(str(tmp_path / "cycle_info.11.0.3"))
+
+
+def test_a_site_that_is_out_of_watches_is_left_to_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoWatchesLeft:
+        def __init__(self) -> None:
+            raise OSError(24, "inotify instance limit reached")
+
+    monkeypatch.setattr("watchdog.observers.Observer", NoWatchesLeft)
+    waker = FileWaker(lambda: None)
+    waker.follow([tmp_path])
+    assert waker._observers == {}
+    waker.close()
 
 
 def test_a_directory_that_is_not_there_is_left_to_the_interval(tmp_path: Path) -> None:
