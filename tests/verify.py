@@ -1,12 +1,14 @@
 """`make test-all`: every integration scenario, each in a process of its own, resumable; writes docs/verification.md.
 
-What passed at this state of the code is remembered in out/verify.json and not run again, so an interrupted run goes on
-where it was. `--times N` runs each until it has passed N times, in N rounds. Touches: out/, docs/verification.md.
+What passed is remembered in out/verify.json and not run again while nothing that it depends on has changed since: the
+product, its test module and what that imports. So an interrupted run goes on where it was. `--times N` runs each until
+it has passed N times, in N rounds. Touches: out/, docs/verification.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import statistics
 import subprocess
@@ -20,14 +22,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 STATE = ROOT / "out" / "verify.json"
 REPORT = ROOT / "docs" / "verification.md"
-CODE = ("nvrx_chain", "nvrx_watch", "sbatch_templates", "tests/integration")
+PRODUCT = ("nvrx_chain", "sbatch_templates", "pyproject.toml")
+WATCHER = "nvrx_watch"  # counts for the scenarios that run it; nvrx_chain imports nothing of it
 ALONE = ("tests/integration/test_limits_", "tests/integration/test_demo.py")  # measured against a bound in seconds
 SCENARIO_SECONDS = 1200
 
 HEADER = """# Verification
 
 Every scenario of docs/scenarios.md on a private Slurm cluster on one machine, written by `make test-all`. Commit is the
-last one that changed code or scenario; seconds is the median of a whole run with its cluster.
+one at which it passed; one that changes what a scenario depends on makes `make test-all` run it again. Seconds is the
+median of a whole run with its cluster.
 
 | Scenario | Commit | Times passed | Seconds |
 |---|---|---|---|
@@ -36,10 +40,11 @@ last one that changed code or scenario; seconds is the median of a whole run wit
 
 @dataclass
 class Tally:
-    """What is known about one scenario at one commit."""
+    """What is known about one scenario: the commit of its last pass. `counts`: nothing it depends on changed since."""
 
     commit: str
     seconds: list[float] = field(default_factory=list)
+    counts: bool = True
 
 
 def main() -> int:
@@ -50,8 +55,8 @@ def main() -> int:
     )
     parser.add_argument("-k", dest="expression", default="", help="only scenarios that match, as for pytest")
     options = parser.parse_args()
-    book = Book(commit=code_commit(), tallies=read_state(), total=options.times)
     scenarios = collect(options.expression)
+    book = Book(commit=head_commit(), tallies=still_true(read_state()), total=options.times)
     alone = [scenario for scenario in scenarios if scenario.startswith(ALONE)]
     together = [scenario for scenario in scenarios if not scenario.startswith(ALONE)]
     for _ in range(options.times):
@@ -66,7 +71,7 @@ def main() -> int:
 
 @dataclass
 class Book:
-    """What passed how often at `commit`, and what failed in this run; several scenarios report into it at once."""
+    """What passed how often and still counts, and what failed in this run; several scenarios report at once."""
 
     commit: str
     tallies: dict[str, Tally]
@@ -76,7 +81,7 @@ class Book:
 
     def wants(self, scenario: str) -> bool:
         tally = self.tallies.get(scenario)
-        passed = len(tally.seconds) if tally is not None and tally.commit == self.commit else 0
+        passed = len(tally.seconds) if tally is not None and tally.counts else 0
         return scenario not in self.failed and passed < self.total
 
     def enter(self, scenario: str, seconds: float | None) -> None:
@@ -86,8 +91,9 @@ class Book:
                 print(f"{scenario} FAILED", flush=True)
                 return
             tally = self.tallies.get(scenario)
-            if tally is None or tally.commit != self.commit:
+            if tally is None or not tally.counts:
                 tally = self.tallies[scenario] = Tally(commit=self.commit)
+            tally.commit = self.commit
             tally.seconds.append(seconds)
             print(f"{scenario} passed in {seconds:.0f} s", flush=True)
             write_state(self.tallies)
@@ -124,13 +130,56 @@ def run(scenario: str) -> float | None:
     return None
 
 
-def code_commit() -> str:
-    """The last commit that changed code or scenarios; with a `+` when the working tree differs from it."""
-    log = ["git", "log", "-1", "--format=%h", "--", *CODE]
-    commit = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-    status = ["git", "status", "--porcelain", "--", *CODE]
-    dirty = subprocess.run(status, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-    return f"{commit}+" if dirty else commit
+def head_commit() -> str:
+    """The commit that is checked out; with a `+` when the working tree differs from it, so that it counts only once."""
+    commit = git("rev-parse", "--short=7", "HEAD").stdout.strip()
+    paths = (*PRODUCT, WATCHER, "tests")
+    return f"{commit}+" if git("status", "--porcelain", "--", *paths).stdout.strip() else commit
+
+
+def still_true(tallies: dict[str, Tally]) -> dict[str, Tally]:
+    """The same tallies, each marked with whether it still counts."""
+    known: dict[tuple[str, str], bool] = {}
+    for scenario, tally in tallies.items():
+        module = scenario.partition("::")[0]
+        if (module, tally.commit) not in known:
+            known[module, tally.commit] = is_unchanged(tally.commit, dependencies(module))
+        tally.counts = known[module, tally.commit]
+    return tallies
+
+
+def is_unchanged(commit: str, paths: list[str]) -> bool:
+    """Whether the working tree has these paths as they were at a commit."""
+    same = git("diff", "--quiet", commit, "--", *paths).returncode == 0
+    return same and not git("status", "--porcelain", "--", *paths).stdout.strip()
+
+
+def dependencies(module: str) -> list[str]:
+    """What a scenario's result depends on: the product, its module and all that this imports of the tests."""
+    wanted, found = [module, "tests/integration/conftest.py"], set()
+    while wanted:
+        path = wanted.pop()
+        if path in found:
+            continue
+        found.add(path)
+        wanted += imported_tests((ROOT / path).read_text()) if (ROOT / path).exists() else []
+    runs_watcher = any(WATCHER in (ROOT / path).read_text() for path in found if (ROOT / path).exists())
+    return [*PRODUCT, *([WATCHER] if runs_watcher else []), *sorted(found)]
+
+
+def imported_tests(source: str) -> list[str]:
+    """The files below tests/ that a module imports."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tests":
+            names += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    paths = [f"{name.replace('.', '/')}.py" for name in names]
+    return [path for path in paths if (ROOT / path).is_file()]
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    """One git command in the repository."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
 def read_state() -> dict[str, Tally]:
@@ -142,7 +191,8 @@ def read_state() -> dict[str, Tally]:
 def write_state(tallies: dict[str, Tally]) -> None:
     STATE.parent.mkdir(exist_ok=True)
     temporary = STATE.with_suffix(".tmp")
-    temporary.write_text(json.dumps({name: vars(tally) for name, tally in tallies.items()}, indent=1))
+    entries = {name: {"commit": tally.commit, "seconds": tally.seconds} for name, tally in tallies.items()}
+    temporary.write_text(json.dumps(entries, indent=1))
     temporary.replace(STATE)
 
 

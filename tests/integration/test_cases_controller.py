@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +13,16 @@ from nvrx_chain.clock import parse_time
 from nvrx_chain.records.control import LauncherExit
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.outcome import Outcome, Verdict
-from nvrx_chain.sandbox import FaultKind, FaultReport
 from nvrx_chain.workloads.events import EventKind
 from tests.integration import timeline
 from tests.integration.case_tools import PAIR, SECONDS, beat, run_bare, tell, wait_for_ranks, wait_for_row, why_left
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
+from tests.integration.controller import controller_away, wait_for_saved_jobs
 from tests.integration.harness import COMMAND, Chain
 
 AT_ONCE = timedelta(seconds=5)
 """Between a launcher's end and the closed file; a controller that is asked in between costs 10 s and more."""
-
-
-@contextmanager
-def controller_away(cluster: Cluster, *, kill: bool = False) -> Iterator[FaultReport]:
-    """slurmctld is frozen or dead, checked by a client that gets no answer; and back."""
-    report = cluster.sandbox.stop_controller(kill=kill)
-    try:
-        assert (report.kind, len(report.pids) >= 1) == (FaultKind.STOP_CONTROLLER, True), report
-        assert cluster.run(["squeue", "-h"], check=False).returncode != 0, "the controller answers"
-        yield report
-    finally:
-        cluster.sandbox.start_controller()
-
-
-def wait_for_saved_jobs(cluster: Cluster) -> None:
-    """Until the controller has written its jobs down: one that is killed before forgets the newest, and their ids."""
-    out = cluster.run(["squeue", "-h", "-o", "%V"], environ={"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}).stdout
-    newest = max(datetime.fromisoformat(f"{line}+00:00") for line in out.split())
-    saved = cluster.sandbox.directory / "nvrx-sandbox" / "state" / "job_state"
-    # Slurm cuts its times to whole seconds.
-    wait_for(lambda: saved.stat().st_mtime > newest.timestamp() + 1, SECONDS, f"{saved} to be newer than {newest}")
 
 
 def closed_within(chain: Chain, job: int) -> timedelta:
@@ -69,7 +46,7 @@ def test_a_training_that_ends_while_the_controller_is_away_is_closed_at_once_and
     # An srun that starts meanwhile would fail for lack of a controller, which is not what is tried here.
     wait_for_ranks(chain, first)
     if kill:
-        wait_for_saved_jobs(cluster)
+        wait_for_saved_jobs(cluster, first)
     with controller_away(cluster, kill=kill):
         assert chain.closed(first) is None
         tell(chain)
@@ -146,7 +123,7 @@ def test_case_62_cancel_reports_what_the_queue_shows_and_not_what_scancel_said(
     namesake = run_bare(cluster, tmp_path / "namesake", "sleep 600\n", f"--job-name={chain.name}")
     wait_for(lambda: any(row.job == namesake and row.state == "RUNNING" for row in cluster.queue()), SECONDS, "it")
     if kill:
-        wait_for_saved_jobs(cluster)
+        wait_for_saved_jobs(cluster, namesake)
     with controller_away(cluster, kill=kill):
         report, code = cancel(chain, "--timeout=3")
         assert code == 1

@@ -12,8 +12,8 @@ from nvrx_chain.sandbox import FaultKind
 from tests.integration.case_tools import PAIR, SMALL, beat, tell, wait_for_ranks, wait_for_text
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
+from tests.integration.controller import controller_away, wait_for_saved_jobs
 from tests.integration.harness import ENDLESS, FT_LAUNCHER, TORCHRUN
-from tests.integration.test_cases_controller import controller_away, wait_for_saved_jobs
 from tests.integration.watch_tools import Watcher, submit_plain, tasks_in, wait_until_up
 
 ON_ITS_OWN = {"NVRX_CHAIN_TEST_HOOKS": "no-fence,no-release"}
@@ -62,7 +62,7 @@ def test_a_no_restart_verdict_that_was_not_honoured_is_found_and_mended_when_tha
     cluster.run(["scontrol", "hold", str(second), str(third)])
     watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": 5})
     assert watch.look(str(second)).finding("chain_not_cancelled") is None
-    wait_for_saved_jobs(cluster)
+    wait_for_saved_jobs(cluster, second)
     with controller_away(cluster, kill=True):
         tell(chain)
         assert chain.wait_for_outcome(first, seconds=60) is Outcome.NO_RESTART
@@ -93,7 +93,7 @@ def test_a_93_of_a_sites_own_script_is_found_by_its_exit_code_and_only_reported(
     first, second, third = submit_plain(cluster, tmp_path / "work", task_zero=task_zero, depth=3)
     wait_until_up(cluster, tmp_path / "work", first)
     watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": 5}, options=(f"--work-dir={tmp_path / 'work'}",))
-    wait_for_saved_jobs(cluster)
+    wait_for_saved_jobs(cluster, second)
     # Killed and not frozen: a request that waits in a socket would be honoured later.
     with controller_away(cluster, kill=True):
         told.touch()

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.case_tools import PAIR, beat
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
-from tests.integration.test_cases_controller import controller_away
+from tests.integration.controller import controller_away
 from tests.integration.watch_tools import Watcher, submit_plain, tasks_in, wait_until_up
 from tests.unit.watch.sinks.receiver import receiving
 
