@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,14 @@ _THRESHOLDS = "thresholds"
 _SECRET_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a file sets: options by parameter name, and the table of thresholds."""
 
     options: Mapping[str, Any]
     thresholds: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkConfig:
+class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where messages go. Secrets: never printed."""
 
     heartbeat_url: str | None
@@ -58,8 +55,7 @@ class SinkConfig:
         return "SinkConfig(...)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchConfig:
+class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One watcher. `interval_seconds` None: one pass."""
 
     jobid: str | None

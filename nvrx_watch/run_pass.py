@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
@@ -36,19 +38,17 @@ CLEAN, DEGRADED, CRITICAL = 0, 1, 2
 """The exit codes of a pass; 64 (bad usage) is the command line's."""
 
 
-@dataclass(slots=True)
-class Watch:
+class Watch(msgspec.Struct):
     """A chain that is watched, and what is known of it from earlier passes."""
 
     subject: Subject
     layout: Layout
     asked_job_id: int | None = None
-    memory: Memory = field(default_factory=Memory)
-    history: History = field(default_factory=History)
+    memory: Memory = msgspec.field(default_factory=Memory)
+    history: History = msgspec.field(default_factory=History)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassResult:
+class PassResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a pass made of one chain."""
 
     snapshot: Snapshot
@@ -71,8 +71,7 @@ class PassResult:
         return DEGRADED if self.is_degraded else CLEAN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlets:
+class Outlets(msgspec.Struct, frozen=True, kw_only=True):
     """Where the results of a pass go besides the screen. `ping` is the heartbeat, None without one."""
 
     sinks: Sequence[Sink] = ()
@@ -81,8 +80,7 @@ class Outlets:
     deadline_seconds: float = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassParts:
+class PassParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a pass is made of."""
 
     gatherer: Gatherer

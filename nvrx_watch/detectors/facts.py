@@ -7,8 +7,9 @@ states is unknown, and unknown is never an end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import Unobserved
@@ -33,8 +34,7 @@ _AS_OUTCOME = {
 """What an end that only Slurm saw is nearest to; every other state is `failed`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskZeroEnd:
+class TaskZeroEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm ended task 0. `ended_at` None: it is not known when."""
 
     state: JobState

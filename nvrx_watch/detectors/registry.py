@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_chain.errors import Unobserved, UsageError
 from nvrx_watch.detectors import (
@@ -46,8 +47,7 @@ _DISABLED = "disabled"
 _RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectorRun:
+class DetectorRun(msgspec.Struct, frozen=True, kw_only=True):
     """What the detectors made of one snapshot. `skipped` says why by name, `broken` how by name.
 
     A finding of before must not count as gone while its detector is in one of the two.

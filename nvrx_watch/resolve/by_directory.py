@@ -6,8 +6,9 @@ import logging
 import os
 import pwd
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from nvrx_chain.errors import IdentityError, RecordError
 from nvrx_chain.records.chain import ChainFiles, open_chain
@@ -31,8 +32,7 @@ _LARGEST_UID = (1 << 32) - 2
 FindAccount = Callable[[str], Account | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnChain:
+class OwnChain(msgspec.Struct, frozen=True, kw_only=True):
     """A chain of nvrx-chain in its run directory. Its manifest is its user's own."""
 
     files: ChainFiles

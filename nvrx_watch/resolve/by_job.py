@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+
+import msgspec
 
 from nvrx_chain.errors import IdentityError, RecordError, SlurmError, Unobserved, UsageError
 from nvrx_chain.records.layout import RunDirectory
@@ -29,8 +30,7 @@ _MOST_NAMED = 5
 _NAME_A_DIRECTORY = "name its run directory by --run-dir"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm says of the job. `comment` None: accounting does not keep comments here, or it had none."""
 
     array_job_id: int
@@ -158,8 +158,7 @@ def _check_user(job: _Job, chain: OwnChain, find_account: FindAccount) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _Search(msgspec.Struct, frozen=True, kw_only=True):
     """Where to look for a chain of which Slurm alone does not say enough."""
 
     client: SlurmClient

@@ -9,8 +9,9 @@ import glob
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.files import read_bytes
@@ -28,8 +29,7 @@ ReadScript = Callable[[int], str | Unobserved | None]
 _MOST_COMMAND_WORDS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignJob:
+class ForeignJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the job that was named. `command` is Slurm's `Command=`, empty where it shows none.
 
     `script_ids` are jobs whose batch script may be asked for: all generations of a chain run the same one.

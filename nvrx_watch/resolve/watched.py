@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pwd
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from nvrx_watch.layout import Layout
 from nvrx_watch.model import Subject
@@ -17,8 +18,7 @@ NVRX_ITERATION = "checkpoints/latest_checkpointed_iteration.txt"
 """The checkpoint iteration below it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """Whom to watch and where its files are. `asked_job_id` is the array job that was named, None without one."""
 
     subject: Subject
@@ -26,8 +26,7 @@ class Watched:
     asked_job_id: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignHints:
+class ForeignHints(msgspec.Struct, frozen=True, kw_only=True):
     """What the user says of a chain that nvrx-chain did not submit; None where nothing was said."""
 
     work_directory: Path | None = None
@@ -38,8 +37,7 @@ class ForeignHints:
     max_restarts: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(msgspec.Struct, frozen=True, kw_only=True):
     """A user of this machine."""
 
     uid: int
