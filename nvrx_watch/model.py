@@ -7,7 +7,7 @@ snapshot and thresholds, nothing else.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -142,7 +142,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     leases: Mapping[int, Lease] = msgspec.field(default_factory=dict)
     joined: frozenset[int] = frozenset()
     left: frozenset[int] = frozenset()
-    cycles: tuple[Cycle, ...] | Unobserved | None = None
+    cycles: Sequence[Cycle] | Unobserved | None = None
     unreadable_cycles: int = 0
     log: LogActivity | Unobserved | None = None
 
@@ -152,7 +152,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         return (
             isinstance(self.rendezvous, Rendezvous)
             or isinstance(self.record, GenerationRecord)
-            or bool(isinstance(self.cycles, tuple) and self.cycles)
+            or bool(isinstance(self.cycles, Sequence) and self.cycles)
         )
 
 

@@ -171,7 +171,7 @@ def _nodes_of(snapshot: Snapshot, generations: Sequence[Generation]) -> int:
     seen = [
         len({*cycle.active_nodes, *cycle.standby_nodes})
         for one in generations
-        for cycle in (one.cycles if isinstance(one.cycles, tuple) else ())
+        for cycle in (one.cycles if isinstance(one.cycles, Sequence) else ())
     ]
     return max(seen, default=0)
 

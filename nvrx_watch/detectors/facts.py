@@ -7,6 +7,7 @@ states is unknown, and unknown is never an end.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -193,7 +194,7 @@ def started_at(snapshot: Snapshot, generation: Generation) -> datetime | None:
             return accounted.started_at
     if isinstance(generation.record, GenerationRecord):
         return parse_time(generation.record.started_at)
-    cycles = generation.cycles if isinstance(generation.cycles, tuple) else ()
+    cycles = generation.cycles if isinstance(generation.cycles, Sequence) else ()
     starts = (one.started_at for one in cycles)
     return min((at for at in starts if at is not None and at.tzinfo is not None), default=None)
 

@@ -162,7 +162,7 @@ def _ending(rows: Sequence[QueuedTask] | Sequence[AccountedTask]) -> str | None:
 
 
 def _has_begun(one: Generation) -> bool:
-    has_cycles = isinstance(one.cycles, tuple) and bool(one.cycles)
+    has_cycles = isinstance(one.cycles, Sequence) and bool(one.cycles)
     return has_cycles or isinstance(one.rendezvous, Rendezvous) or isinstance(one.record, GenerationRecord)
 
 

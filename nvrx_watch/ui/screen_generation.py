@@ -134,7 +134,7 @@ def _sick(snapshot: Snapshot, one: Generation, rows: Sequence[QueuedTask]) -> tu
     if isinstance(snapshot.nodes, Unobserved):
         return ()
     used = dict.fromkeys(_held_nodes(rows))
-    if isinstance(one.cycles, tuple) and one.cycles:
+    if isinstance(one.cycles, Sequence) and one.cycles:
         used |= dict.fromkeys((*one.cycles[-1].active_nodes, *one.cycles[-1].standby_nodes))
     found = [snapshot.nodes[name] for name in used if name in snapshot.nodes]
     return tuple(_sick_text(node) for node in found if _is_sick(node))[:_MOST_SICK]
