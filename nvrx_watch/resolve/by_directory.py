@@ -18,8 +18,7 @@ from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_watch.layout import NvrxLayout, OwnLayout
 from nvrx_watch.model import Subject
-from nvrx_watch.resolve.foreign import cycles_below
-from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, Watched, find_account, shown
+from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, Watched, cycles_below, find_account, shown
 
 log = logging.getLogger(__name__)
 

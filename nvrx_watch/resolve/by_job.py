@@ -21,8 +21,7 @@ from nvrx_chain.slurm.identity import parse_comment
 from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.model import JobDetail
 from nvrx_watch.resolve.by_directory import CHAINS_DIRECTORY, FindAccount, OwnChain, find_on_record, open_own
-from nvrx_watch.resolve.foreign import ForeignJob, ReadScript, watch_foreign
-from nvrx_watch.resolve.watched import ForeignHints, Watched, find_account, shown
+from nvrx_watch.resolve.watched import ForeignHints, ReadScript, Watched, find_account, shown
 
 _EVER = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LARGEST_JOB_ID = (1 << 32) - 1
@@ -198,6 +197,9 @@ class _Search(msgspec.Struct, frozen=True, kw_only=True):
 
     def foreign(self, job: _Job) -> Watched:
         """A chain that is not ours, which is known by the name and the user of the job."""
+        # Late: a parser of batch scripts is nothing that a chain of ours has to wait for.
+        from nvrx_watch.resolve.foreign import ForeignJob, watch_foreign
+
         config = self.client.config()
         if isinstance(config, Unobserved):
             # The cluster is part of the key under which alerts and state are kept: it must not come and go.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import pwd
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from nvrx_chain.errors import Unobserved
 from nvrx_watch.layout import Layout
 from nvrx_watch.model import Subject
 from nvrx_watch.plain_text import plain
@@ -16,6 +19,10 @@ NVRX_CYCLES = "nvrx/*/cycle_infos/cycle_info.*"
 
 NVRX_ITERATION = "checkpoints/latest_checkpointed_iteration.txt"
 """The checkpoint iteration below it."""
+
+
+ReadScript = Callable[[int], str | Unobserved | None]
+"""The batch script that Slurm keeps of a job; None when it has none."""
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +49,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: int
     home: str
+
+
+def cycles_below(work_directory: str) -> str:
+    """The cycle records below a work directory of NVRx's layout, as a glob."""
+    return f"{glob.escape(work_directory)}/{NVRX_CYCLES}"
 
 
 def find_account(user: str) -> Account | None:

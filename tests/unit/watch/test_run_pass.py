@@ -106,7 +106,7 @@ class World:
 
         return PassParts(
             gatherer=self.gatherer,
-            desk=ActionDesk(
+            make_desk=lambda: ActionDesk(
                 client=self.slurm,
                 clock=self.clock,
                 rights=Rights(user=build.USER, uid=build.UID, act=self.act),
