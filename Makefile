@@ -35,9 +35,11 @@ test-all: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.watch_bench
 
 soak: setup
 	@$(BIN)/python -m tests.soak
+	@$(BIN)/python -m tests.watch_soak
 
 clean:
 	rm -rf .venv .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_watch.model import ActionKind, ActionRequest
 
@@ -28,8 +29,7 @@ class ActionState(str, enum.Enum):
     """Slurm could not be asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rights:
+class Rights(msgspec.Struct, frozen=True, kw_only=True):
     """Who watches, and what he allowed."""
 
     user: str
@@ -40,8 +40,7 @@ class Rights:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionReport:
+class ActionReport(msgspec.Struct, frozen=True, kw_only=True):
     """One action. Ids are task specs such as `123_4`."""
 
     detector: str

@@ -5,13 +5,11 @@ Touches: the configuration file and the files of secrets, reads only.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +18,22 @@ import msgspec
 from nvrx_chain.errors import Unobserved, UsageError
 from nvrx_chain.records.files import read_bytes
 from nvrx_watch.model import ActionKind
+from nvrx_watch.plain_text import nearest
 from nvrx_watch.thresholds import WatchThresholds
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DEFAULT_LIVE_INTERVAL = 15.0
 _THRESHOLDS = "thresholds"
 _SECRET_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a file sets: options by parameter name, and the table of thresholds."""
 
     options: Mapping[str, Any]
     thresholds: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkConfig:
+class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where messages go. Secrets: never printed."""
 
     heartbeat_url: str | None
@@ -58,8 +50,7 @@ class SinkConfig:
         return "SinkConfig(...)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchConfig:
+class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One watcher. `interval_seconds` None: one pass."""
 
     jobid: str | None
@@ -90,6 +81,10 @@ class WatchConfig:
 
 def read_config_file(path: Path, keys: frozenset[str]) -> ConfigFile:
     """Read the TOML file. Raises UsageError when it cannot be read, or for a key that is no option."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         content = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
@@ -103,8 +98,8 @@ def read_config_file(path: Path, keys: frozenset[str]) -> ConfigFile:
     for key, value in content.items():
         name = {"json": "as_json"}.get(key, key.replace("-", "_"))
         if name not in keys or name == "config":
-            near = difflib.get_close_matches(name, keys, n=1)
-            hint = f"did you mean {near[0].replace('_', '-')}?" if near else "see nvrx-watch --help"
+            near = nearest(name, keys)
+            hint = f"did you mean {near.replace('_', '-')}?" if near else "see nvrx-watch --help"
             raise UsageError(f"reading {path}: there is no option {key!r}", hint=hint)
         options[name] = value
     return ConfigFile(options=options, thresholds=thresholds)

@@ -13,7 +13,8 @@ import random
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import NvrxError
@@ -32,8 +33,7 @@ SHORTEST_GAP_SECONDS = 5.0
 """Between two passes, however many files change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopSettings:
+class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`deadline_seconds`: after this a pass counts as hung."""
 
     interval_seconds: float

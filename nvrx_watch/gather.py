@@ -7,9 +7,11 @@ somebody else's. A source that fails leaves the others as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
@@ -42,8 +44,7 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A chain to look at: who it is, where its files lie, and what earlier passes remember of it."""
 
     subject: Subject
@@ -52,8 +53,7 @@ class Target:
     memory: Memory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
     """A target with its files and what of the queue is its own."""
 
     target: Target

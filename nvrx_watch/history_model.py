@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 import msgspec
 
@@ -68,8 +67,7 @@ class NoticeKind(str, enum.Enum):
     RESOLVE = "resolve"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkPolicy:
+class SinkPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What a sink wants to hear. Its name stands in state files: it stays the same over restarts."""
 
     name: str
@@ -78,8 +76,7 @@ class SinkPolicy:
     cooldown_seconds: float = DEFAULT_COOLDOWN_SECONDS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """One message to one sink. `finding` is None for a resolve; `repeated`: the sink had it before."""
 
     kind: NoticeKind

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 ARRAY_JOB_WILDCARD = "*"
 """Stands for the array job id in a cycle-info glob."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLayout:
+class OwnLayout(msgspec.Struct, frozen=True, kw_only=True):
     """A run directory of nvrx-chain (docs/protocol.md). Files of anybody but `owner_uid` and root are not believed."""
 
     run_directory: Path
@@ -18,8 +18,7 @@ class OwnLayout:
     owner_uid: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvrxLayout:
+class NvrxLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The directories of a chain that nvrx-chain did not submit.
 
     `cycle_info_glob` is absolute and has one `*` where the array job id stands, e.g.

@@ -7,8 +7,8 @@ snapshot and thresholds, nothing else.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -66,8 +66,7 @@ class Unavailable(Unobserved):
     """The site has no such source and will have none tomorrow: a reduced mode that is said once, no degraded pass."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a pass is about. `key` is stable over the life of the chain: it stands in state files and alert keys.
 
     `manifest` is None for a chain that nvrx-chain did not submit; then `chain_id` is None too, and its jobs are known
@@ -113,8 +112,7 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return max(0.0, (self.ended_at - self.started_at).total_seconds())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogActivity:
+class LogActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The files into which a generation logs: their sizes together, the newest training iteration and its rate.
 
     `iteration` and `iterations_per_second` come from the tail of the newest cycle log, None when it shows none.
@@ -126,8 +124,7 @@ class LogActivity:
     iterations_per_second: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One array job of the chain, from its files. Empty where it has no directory (it has not started, or is foreign).
 
     `cycles` are in order, None when no record of a cycle is there; `unreadable_cycles` counts records that could not
@@ -142,10 +139,10 @@ class Generation:
     closed: Closed | Unobserved | None = None
     record: GenerationRecord | Unobserved | None = None
     no_restart: NoRestart | Unobserved | None = None
-    leases: Mapping[int, Lease] = field(default_factory=dict)
+    leases: Mapping[int, Lease] = msgspec.field(default_factory=dict)
     joined: frozenset[int] = frozenset()
     left: frozenset[int] = frozenset()
-    cycles: tuple[Cycle, ...] | Unobserved | None = None
+    cycles: Sequence[Cycle] | Unobserved | None = None
     unreadable_cycles: int = 0
     log: LogActivity | Unobserved | None = None
 
@@ -155,12 +152,11 @@ class Generation:
         return (
             isinstance(self.rendezvous, Rendezvous)
             or isinstance(self.record, GenerationRecord)
-            or bool(isinstance(self.cycles, tuple) and self.cycles)
+            or bool(isinstance(self.cycles, Sequence) and self.cycles)
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """What one squeue shows of the chain.
 
     `arrays` has the rows of each array job that is the chain's beyond doubt; `doubtful` array jobs with live rows that
@@ -170,7 +166,7 @@ class Queue:
     """
 
     arrays: Mapping[int, tuple[QueuedTask, ...]]
-    doubtful: Mapping[int, str] = field(default_factory=dict)
+    doubtful: Mapping[int, str] = msgspec.field(default_factory=dict)
     foreign: tuple[QueuedTask, ...] = ()
     sees_user: bool = True
     read_at: datetime | None = None
@@ -198,18 +194,16 @@ class Queue:
         return found[0] if found else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceReport:
+class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     """How one source answered: None for well, else why it could not be observed; and what was skipped in it."""
 
-    unobserved: Mapping[Source, str] = field(default_factory=dict)
-    unavailable: Mapping[Source, str] = field(default_factory=dict)
+    unobserved: Mapping[Source, str] = msgspec.field(default_factory=dict)
+    unavailable: Mapping[Source, str] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What was skipped inside sources that did answer, e.g. `3 cycle records of job 12 are unreadable`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that one pass saw of one chain. Generations are in the order of their submission."""
 
     subject: Subject
@@ -262,8 +256,7 @@ def _has_begun(row: QueuedTask) -> bool:
     return not row.state.is_pending and (row.started_at is not None or bool(row.nodelist))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionRequest:
+class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a detector would have done. Nothing happens without `--act` and, but for CANCEL_PENDING, `--allow`.
 
     `command` is what the owner of the chain types to do the same by hand.
@@ -275,8 +268,7 @@ class ActionRequest:
     command: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong (or, INFO, worth knowing).
 
     `scope` names what it is about (an array job, a node, `chain`) and never grows or counts: with `detector` and the

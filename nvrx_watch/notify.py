@@ -12,7 +12,8 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+
+import msgspec
 
 from nvrx_chain.clock import Clock
 from nvrx_watch.hang_guard import is_done_within, start_thread
@@ -27,16 +28,14 @@ PAUSE_SECONDS = 15.0
 """Every chain of this process leaves a sink alone that failed slowly: 50 chains do not wait for it 50 times."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one notice: accepted, or the error."""
 
     notice: Notice
     error: SinkError | None
 
 
-@dataclass(slots=True)
-class _Trouble:
+class _Trouble(msgspec.Struct):
     """A sink that this process leaves alone. `sink` keeps the object, and with it its identity, alive."""
 
     sink: Sink
@@ -48,14 +47,13 @@ _TROUBLES: dict[int, _Trouble] = {}
 """By identity of the sink. Of the process and not of a chain: the thread that hangs and the dead peer are shared."""
 
 
-@dataclass(slots=True)
-class _Delivery:
+class _Delivery(msgspec.Struct):
     """The notices of one sink on their way. Its thread only appends to `answers`."""
 
     sink: Sink
     notices: Sequence[Notice]
     until: float
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Answer] = msgspec.field(default_factory=list)
 
     def work(self) -> None:
         for notice in self.notices:

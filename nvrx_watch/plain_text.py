@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 # Controls, marks that reorder or hide text, lone surrogates of undecodable file names, line and paragraph separators.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -16,6 +17,14 @@ def plain(text: str, longest: int) -> str:
     if len(text) <= longest and len(cut) <= longest:
         return cut
     return cut[: max(0, longest - 3)] + "..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Which known name somebody may have meant, None when none is near."""
+    import difflib  # late: only a message about a mistake needs it
+
+    found = difflib.get_close_matches(name[:100], known, n=1)
+    return found[0] if found else None
 
 
 def _spell(character: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome, Hold
@@ -10,8 +10,7 @@ from nvrx_chain.records.manifest import ChainManifest
 from nvrx_watch.model import Generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReading:
+class RunReading(msgspec.Struct, frozen=True, kw_only=True):
     """Everything on disk about one chain; generations in the order of submission (foreign ones: of their job id).
 
     `open_stamps` are the comments of submissions whose array job id is not on record. `notes` say what was skipped.

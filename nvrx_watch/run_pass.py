@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueueReading
-from nvrx_watch.acting.perform import ActionDesk, perform
 from nvrx_watch.action_model import ActionReport, ActionState
 from nvrx_watch.detectors.registry import ALL, DetectorRun, run_detectors
 from nvrx_watch.gather import Gatherer, Target
@@ -21,12 +23,15 @@ from nvrx_watch.history import due_notices, history_notes, mark_good_pass, updat
 from nvrx_watch.history_model import History
 from nvrx_watch.layout import Layout
 from nvrx_watch.memory import Memory
-from nvrx_watch.model import Severity, Snapshot, Subject
+from nvrx_watch.model import Finding, Severity, Snapshot, Subject
 from nvrx_watch.notify import send_all
 from nvrx_watch.sinks.chain_metrics import ChainMetrics, measure
 from nvrx_watch.sinks.sink import Sink, SinkError
 from nvrx_watch.state_store import StateStore
 from nvrx_watch.thresholds import WatchThresholds
+
+if TYPE_CHECKING:
+    from nvrx_watch.acting.desk import ActionDesk
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +41,17 @@ CLEAN, DEGRADED, CRITICAL = 0, 1, 2
 """The exit codes of a pass; 64 (bad usage) is the command line's."""
 
 
-@dataclass(slots=True)
-class Watch:
+class Watch(msgspec.Struct):
     """A chain that is watched, and what is known of it from earlier passes."""
 
     subject: Subject
     layout: Layout
     asked_job_id: int | None = None
-    memory: Memory = field(default_factory=Memory)
-    history: History = field(default_factory=History)
+    memory: Memory = msgspec.field(default_factory=Memory)
+    history: History = msgspec.field(default_factory=History)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassResult:
+class PassResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a pass made of one chain."""
 
     snapshot: Snapshot
@@ -71,8 +74,7 @@ class PassResult:
         return DEGRADED if self.is_degraded else CLEAN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlets:
+class Outlets(msgspec.Struct, frozen=True, kw_only=True):
     """Where the results of a pass go besides the screen. `ping` is the heartbeat, None without one."""
 
     sinks: Sequence[Sink] = ()
@@ -81,12 +83,11 @@ class Outlets:
     deadline_seconds: float = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassParts:
-    """What a pass is made of."""
+class PassParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pass is made of. The desk is made when the first action is asked for: most passes ask for none."""
 
     gatherer: Gatherer
-    desk: ActionDesk
+    make_desk: Callable[[], ActionDesk]
     outlets: Outlets
     store: StateStore
     clock: Clock
@@ -122,7 +123,7 @@ def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> 
     run = run_detectors(snapshot, parts.thresholds, parts.disabled)
     for name, text in run.broken.items():
         log.error("a detector broke, the others ran detector=%s chain=%s error=%s", name, snapshot.subject.name, text)
-    reports = perform(run.findings, snapshot, parts.desk)
+    reports = _perform(parts, snapshot, run.findings)
     now = parts.clock.now()
     history = update_history(watch.history, run.findings, blind=_blind(snapshot, run, parts.disabled), now=now)
     result = PassResult(
@@ -137,6 +138,14 @@ def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> 
         result = replace(result, history=mark_good_pass(history, now))
     watch.subject, watch.memory = snapshot.subject, snapshot.memory
     return result
+
+
+def _perform(parts: PassParts, snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[ActionReport, ...]:
+    if not any(finding.action for finding in findings):
+        return ()
+    from nvrx_watch.acting.perform import perform
+
+    return perform(findings, snapshot, parts.make_desk())
 
 
 def _blind(snapshot: Snapshot, run: DetectorRun, disabled: frozenset[str]) -> frozenset[str]:

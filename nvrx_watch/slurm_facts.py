@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
+
+import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.client import SlurmClient
@@ -24,11 +25,10 @@ MOST_ACCOUNTED = 200
 _FROM_THE_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
+class Accounting(msgspec.Struct, frozen=True, kw_only=True):
     """Rows by array job. `unavailable`: the site has no accounting, and the rows are scontrol's."""
 
-    rows: Mapping[int, tuple[AccountedTask, ...]] = field(default_factory=dict)
+    rows: Mapping[int, tuple[AccountedTask, ...]] = msgspec.field(default_factory=dict)
     unavailable: str | None = None
 
 

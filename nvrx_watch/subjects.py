@@ -14,7 +14,7 @@ from nvrx_chain.errors import NvrxError, Unobserved, UsageError
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
-from nvrx_watch.resolve.watched import ForeignHints, Watched
+from nvrx_watch.resolve.watched import ForeignHints, ReadScript, Watched, find_account
 from nvrx_watch.run_pass import Watch
 from nvrx_watch.state_store import StateStore
 
@@ -33,7 +33,7 @@ class Subjects:
         client: SlurmClient | None,
         store: StateStore,
         *,
-        read_script: Callable[[int], str | Unobserved | None],
+        read_script: ReadScript,
         here: Path,
         user: str,
     ) -> None:
@@ -48,11 +48,6 @@ class Subjects:
 
     def resolve_named(self) -> None:
         """Find the one chain that was named. Raises NvrxError when there is none or it cannot be seen."""
-        from nvrx_watch.resolve.by_directory import resolve_run_directory
-        from nvrx_watch.resolve.by_job import resolve_job
-        from nvrx_watch.resolve.foreign import ForeignJob, watch_foreign
-        from nvrx_watch.resolve.watched import find_account
-
         config = self._config
         hints = ForeignHints(
             work_directory=config.work_directory,
@@ -63,10 +58,16 @@ class Subjects:
             max_restarts=config.max_restarts,
         )
         if config.run_directory is not None:
+            from nvrx_watch.resolve.by_directory import resolve_run_directory
+
             self._add(resolve_run_directory(config.run_directory))
         elif config.jobid is not None and self._client is not None:
+            from nvrx_watch.resolve.by_job import resolve_job
+
             self._add(resolve_job(config.jobid, self._client, hints, read_script=self._read_script, here=self._here))
         else:
+            from nvrx_watch.resolve.foreign import ForeignJob, watch_foreign
+
             # No job is named, so there is no script to read: what the user says is all there is.
             if config.work_directory is not None and not config.work_directory.is_dir():
                 raise UsageError(f"reading {config.work_directory}: there is no such directory", part="--work-dir")

@@ -1,25 +1,24 @@
 """The parts of a watcher, built from its settings: the only place that makes real clients, readers and sinks.
 
+What a pass may do without is imported when it is needed: a cron job starts anew for each pass.
+
 Touches: the environment, the state directory; and what the parts touch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.slurm.command_client import CommandLineClient
 from nvrx_chain.slurm.model import QueueReading
-from nvrx_watch.acting.chain_command import run_command
-from nvrx_watch.acting.desk import ActionDesk
-from nvrx_watch.action_model import Rights
 from nvrx_watch.config import WatchConfig
 from nvrx_watch.gather import Gatherer
 from nvrx_watch.layout import OwnLayout
@@ -27,11 +26,14 @@ from nvrx_watch.memory import remembered_jobs
 from nvrx_watch.model import Queue
 from nvrx_watch.reading.worker import RunReader
 from nvrx_watch.run_pass import Outlets, PassParts, PassResult, Watch, run_pass
-from nvrx_watch.sinks.build import build_heartbeat, build_sinks
 from nvrx_watch.sinks.chain_metrics import ChainMetrics
 from nvrx_watch.slurm_facts import SlurmFacts
 from nvrx_watch.state_store import StateStore
 from nvrx_watch.subjects import Subjects, uid_of, user_name
+
+if TYPE_CHECKING:
+    from nvrx_chain.slurm.client import SlurmClient
+    from nvrx_watch.acting.desk import ActionDesk
 
 log = logging.getLogger(__name__)
 
@@ -65,48 +67,66 @@ class Watcher:
         self._reader.start()
         self._closing = contextlib.ExitStack()
         self._closing.callback(self._reader.close)
-        client = CommandLineClient(clock=self.clock, environ=os.environ, timeout_seconds=SLURM_SECONDS)
+        client = self._client if config.asks_slurm else None
         # A daemon's memory is in the process; the disk is for its successor and need not be written each pass.
         stays = config.interval_seconds is not None
         self._store = StateStore(config.state_directory, settle_seconds=SETTLE_SECONDS if stays else 0.0)
         self._closing.callback(self._flush)
         self._subjects = Subjects(
             config,
-            client if config.asks_slurm else None,
+            client,
             self._store,
-            read_script=client.batch_script,
+            read_script=self._read_script,
             here=Path.cwd(),
             user=self.user,
         )
         self._parts = PassParts(
             gatherer=Gatherer(
                 reader=self._reader,
-                facts=SlurmFacts(client) if config.asks_slurm else None,
+                facts=SlurmFacts(client) if client is not None else None,
                 clock=self.clock,
                 watcher_uid=self._uid,
                 file_deadline_seconds=FILE_DEADLINE_SECONDS,
             ),
-            desk=ActionDesk(
-                client=client,
-                clock=self.clock,
-                rights=Rights(
-                    user=user_name(self._uid),
-                    uid=self._uid,
-                    act=config.act,
-                    allowed=config.allowed,
-                    as_operator=config.as_operator,
-                    dry_run=config.dry_run,
-                ),
-                run_command=run_command,
-                host=socket.gethostname(),
-                action_log=config.state_directory / _ACTION_LOG,
-                keep_queued=config.keep_queued,
-            ),
+            make_desk=lambda: self._desk,
             outlets=self._outlets(),
             store=self._store,
             clock=self.clock,
             thresholds=config.thresholds,
             disabled=config.disabled,
+        )
+
+    @functools.cached_property
+    def _client(self) -> SlurmClient:
+        from nvrx_chain.slurm.command_client import CommandLineClient
+
+        return CommandLineClient(clock=self.clock, environ=os.environ, timeout_seconds=SLURM_SECONDS)
+
+    def _read_script(self, array_job_id: int) -> str | Unobserved | None:
+        return self._client.batch_script(array_job_id)
+
+    @functools.cached_property
+    def _desk(self) -> ActionDesk:
+        from nvrx_watch.acting.chain_command import run_command
+        from nvrx_watch.acting.desk import ActionDesk
+        from nvrx_watch.action_model import Rights
+
+        config = self._config
+        return ActionDesk(
+            client=self._client,
+            clock=self.clock,
+            rights=Rights(
+                user=user_name(self._uid),
+                uid=self._uid,
+                act=config.act,
+                allowed=config.allowed,
+                as_operator=config.as_operator,
+                dry_run=config.dry_run,
+            ),
+            run_command=run_command,
+            host=os.uname().nodename,
+            action_log=config.state_directory / _ACTION_LOG,
+            keep_queued=config.keep_queued,
         )
 
     def __enter__(self) -> Watcher:
@@ -164,6 +184,10 @@ class Watcher:
         sinks = self._config.sinks
         # A single pass prints its findings; a log of the same beside them would say everything twice.
         logs = self._config.interval_seconds is not None
+        if not (logs or sinks.heartbeat_url or sinks.pd_routing_key or sinks.webhook_url or sinks.notify):
+            return Outlets(metrics=self._metrics(), deadline_seconds=SINK_SECONDS)
+        from nvrx_watch.sinks.build import build_heartbeat, build_sinks
+
         ping: Callable[[], None] | None = None
         if sinks.heartbeat_url:
             heartbeat = build_heartbeat(sinks.heartbeat_url)

@@ -2,11 +2,13 @@
 
 The rows are the tests of tests/integration/test_limits_*.py; this only runs them, the long ones too, and makes a table
 of what they measured. A failed test leaves its figure in the table, marked, and the exit code is pytest's.
+`--figures FILE` makes the table of what another run of the tests left in the file that NVRX_TEST_FIGURES named.
 Touches: docs/benchmarks.md, a temporary file; what the tests touch.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -19,19 +21,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from nvrx_chain.sandbox.programs import locate, search_path
+from tests.benchpage import LIMITS as LIMITS_HEADING
+from tests.benchpage import write_section
 from tests.integration.measure import FIGURES_VARIABLE, LIMITS, Figure, Limit, read_figures
 
 ROOT = Path(__file__).resolve().parents[1]
-REPORT = ROOT / "docs" / "benchmarks.md"
 TESTS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/integration/test_limits_*.py"))
 RUN_SECONDS = 3 * 3600.0
 LAUNCHERS = ("ft_launcher", "torchrun")
-SOAK_HEADING = "## Soak"
 
 HEADER = """\
-# Benchmarks
-
-Written by `make bench`; each figure is one run of the test that its command names, on a private Slurm on one machine
+Each figure is one run of the test that its command names, on a private Slurm on one machine
 (KillWait 30, SlurmdTimeout 300, 2 training tasks, 1 hot and 2 cold spares unless the row says otherwise, our defaults).
 The reference is NVIDIA's example deployment around ft_launcher 0.7.0: **m** was measured on such a sandbox with the
 same shape, **r** follows from reading it. The ranks train a small GPT on the CPU; their first step includes the import
@@ -51,8 +51,19 @@ COLUMNS = (
 
 
 def main() -> int:
-    """Run the tests and write the report; the exit code of pytest."""
-    commit = read_commit()
+    """Run the tests and write their table; the exit code of pytest."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figures", type=Path, help="run no test, read what a run of them measured")
+    parser.add_argument("--commit", default=read_commit(), help="the commit that was measured (the one checked out)")
+    options = parser.parse_args()
+    figures, code = (read_figures(options.figures), 0) if options.figures else run_tests()
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    write_section(LIMITS_HEADING, render_table(figures, date=date, commit=options.commit, machine=describe_machine()))
+    return code
+
+
+def run_tests() -> tuple[Sequence[Figure], int]:
+    """What the tests measured, and the exit code of pytest."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "figures.jsonl"
         path.touch()
@@ -60,22 +71,11 @@ def main() -> int:
         done = subprocess.run(
             argv, cwd=ROOT, env={**os.environ, FIGURES_VARIABLE: str(path)}, timeout=RUN_SECONDS, check=False
         )
-        figures = read_figures(path)
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    page = render_report(figures, date=date, commit=commit, machine=describe_machine())
-    REPORT.write_text(page + soak_section(REPORT.read_text() if REPORT.exists() else ""))
-    print(f"wrote {REPORT.relative_to(ROOT)}")
-    return done.returncode
+        return read_figures(path), done.returncode
 
 
-def soak_section(page: str) -> str:
-    """The part of a page that `make soak` wrote, to be kept; empty when there is none."""
-    _, heading, rest = page.partition(f"\n{SOAK_HEADING}\n")
-    return f"\n{SOAK_HEADING}\n{rest}" if heading else ""
-
-
-def render_report(figures: Sequence[Figure], *, date: str, commit: str, machine: str) -> str:
-    """The page: every row, measured or not."""
+def render_table(figures: Sequence[Figure], *, date: str, commit: str, machine: str) -> str:
+    """The section: every row, measured or not."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     for limit in LIMITS:
         own = [figure for figure in figures if figure.key == limit.key]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
 import statistics
 import sys
 import tempfile
@@ -21,7 +20,8 @@ from pathlib import Path
 
 from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.sandbox import BatchScope, FaultReport
-from tests.bench import REPORT, SOAK_HEADING, describe_machine, read_commit
+from tests.bench import describe_machine, read_commit
+from tests.benchpage import SOAK, write_section
 from tests.integration.cluster import Cluster, ClusterPool
 from tests.integration.harness import FT_LAUNCHER, TORCHRUN, Chain, Launcher, seconds_between
 
@@ -109,22 +109,21 @@ def one_chain(
 
 
 def write_report(tally: Tally, minutes: float, seed: int) -> None:
-    """Put the section of the soak at the end of docs/benchmarks.md, in place of an older one."""
+    """Put what was seen into docs/benchmarks.md."""
     rows = [
         f"| {name} | {len(seconds)} | {statistics.median(seconds):.1f} | {max(seconds):.1f} |"
         for name, seconds in sorted(tally.repairs.items())
     ]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     text = (
-        f"{SOAK_HEADING}\n\nWritten by `make soak`: {minutes:.0f} minutes, seed {seed}, {date}, commit {read_commit()};"
+        f"Written by `make soak`: {minutes:.0f} minutes, seed {seed}, {date}, commit {read_commit()};"
         f" {tally.chains} chains, each finished, never two generations with live ranks, every node free afterwards.\n"
         f"{describe_machine()}\n\n| fault | times | median s to the first step | worst |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n"
     )
-    before = REPORT.read_text() if REPORT.exists() else "# Benchmarks\n\n"
-    REPORT.write_text(re.split(rf"(?m)^{SOAK_HEADING}$", before)[0].rstrip() + "\n\n" + text)
-    print(f"wrote {REPORT.name}: {tally.chains} chains")
+    write_section(SOAK, text)
+    print(f"{tally.chains} chains")
 
 
 if __name__ == "__main__":

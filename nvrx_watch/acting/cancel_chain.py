@@ -6,7 +6,9 @@ Never a task that runs, and never on the word of an exit code: accounting cuts c
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import IdentityError, Unobserved
@@ -24,8 +26,7 @@ from nvrx_watch.model import ActionRequest, Snapshot
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoRestartWitness:
+class NoRestartWitness(msgspec.Struct, frozen=True, kw_only=True):
     """Who says that a restart is useless. `is_file`: the verdict file that a launcher's wrapper wrote."""
 
     array_job_id: int | None
@@ -33,8 +34,7 @@ class NoRestartWitness:
     is_file: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingTasks:
+class WaitingTasks(msgspec.Struct, frozen=True, kw_only=True):
     """What of a chain waits and may be cancelled, the last generation first, and why the rest was left alone."""
 
     array_job_ids: tuple[int, ...]

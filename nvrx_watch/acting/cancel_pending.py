@@ -6,7 +6,7 @@ anything of a generation whose task 0 may live.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nvrx_chain.errors import Unobserved
 from nvrx_watch.acting.cancelling import cancel_by_id, read_rows

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_chain.errors import IdentityError, SlurmAmbiguous, SlurmError, Unobserved
 from nvrx_chain.slurm.model import QueuedTask
@@ -30,8 +31,7 @@ ReadRows = Callable[[], tuple[QueuedTask, ...] | Unobserved]
 """A new reading of the queue: the chain's own rows of the array jobs at hand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
     """What a reading after the cancel shows. `started`: asked for while they waited, and running by then.
 
     `refusal`: what scancel said, empty when it said yes. `blind`: why there was no such reading.

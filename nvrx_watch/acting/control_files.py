@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,16 +29,14 @@ R = TypeVar("R", bound=ControlRecord)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftTasks:
+class LeftTasks(msgspec.Struct, frozen=True, kw_only=True):
     """`named`: tasks of which a file says that they left; `proven`: those whose file can also be believed."""
 
     named: frozenset[int]
     proven: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlFiles:
+class ControlFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Reads and writes in `control/` of one generation."""
 
     directory: GenerationDirectory

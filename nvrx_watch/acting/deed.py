@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nvrx_watch import plain_text
 from nvrx_watch.action_model import ActionState
@@ -11,8 +11,7 @@ LONGEST_TEXT = 2000
 """The command for the owner may name many tasks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
     """How an action went: what was asked of Slurm, what a later reading shows as gone, and what it still shows."""
 
     state: ActionState

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
@@ -18,8 +19,7 @@ ReadLease = Callable[[int, int], Lease | Unobserved | None]
 """(array job id, array task id) -> the lease; None when it wrote none. Comes back within a deadline of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandAnswer:
+class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A command that was run. `returncode` None: it did not end in time and was killed; what it did is not known."""
 
     returncode: int | None
@@ -33,8 +33,7 @@ class RunCommand(Protocol):
     def __call__(self, argv: Sequence[str], seconds: float) -> CommandAnswer: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionDesk:
+class ActionDesk(msgspec.Struct, frozen=True, kw_only=True):
     """One desk serves every chain of a watcher.
 
     `host` signs what is written. `action_log` gets one JSON line per action. `read_lease` None: the lease files of the
@@ -50,7 +49,7 @@ class ActionDesk:
     verify_seconds: float = 20.0
     keep_queued: int = 1
     read_lease: ReadLease | None = None
-    files: Bounded = field(default_factory=Bounded)
+    files: Bounded = msgspec.field(default_factory=Bounded)
 
     @property
     def signature(self) -> str:

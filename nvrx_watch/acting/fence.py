@@ -10,7 +10,6 @@ import enum
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -37,8 +36,7 @@ LONGEST_PATIENCE_SECONDS = 600.0
 _WATCHER = "nvrx-watch on "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _Case(msgspec.Struct, frozen=True, kw_only=True):
     """One generation to fence."""
 
     job: int
@@ -169,15 +167,14 @@ def _closed_record(case: _Case, proof: Proof) -> Closed:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Clearing:
+class _Clearing(msgspec.Struct, kw_only=True):
     """Pending tasks first, so that no freed slot starts a spare; then task 0; then whoever had its time to leave."""
 
     case: _Case
     proof: Proof
     closing: _Closing
-    asked: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
+    asked: list[str] = msgspec.field(default_factory=list)
+    texts: list[str] = msgspec.field(default_factory=list)
     refusals: bool = False
     blind: bool = False
     began: float = 0.0

@@ -7,8 +7,9 @@ foreign chain its name, its user and the submit time that the pass saw.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from nvrx_chain.errors import IdentityError, Unobserved
 from nvrx_chain.slurm.identity import ChainIdentity, verify_array
@@ -20,8 +21,7 @@ from nvrx_watch.model import Queue, Snapshot, Subject
 _SUBMIT_TIME_SLACK_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownJobs:
+class KnownJobs(msgspec.Struct, frozen=True, kw_only=True):
     """By what the jobs of a chain are known, as a pass saw them. `submitted_at` has every array job of the chain."""
 
     subject: Subject

@@ -10,7 +10,8 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import SlurmError, Unobserved
@@ -36,8 +37,7 @@ _RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING})
 ReadRow = Callable[[], QueuedTask | Unobserved | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict, the row that it is about, and the lease as it was seen standing still."""
 
     judgement: Judgement
@@ -51,8 +51,7 @@ class Proof:
         return self.judgement.life is Life.DEAD
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
+class Witness(msgspec.Struct, frozen=True, kw_only=True):
     """Where a proof looks. `read_row` is identity-checked; `may_nudge` False asks for a look without a touch."""
 
     client: SlurmClient

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
@@ -97,8 +98,7 @@ def find_no_progress(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterato
     yield _burning("generations_without_progress", snapshot, title, (lost,), idle.generations)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Idle:
+class _Idle(msgspec.Struct, frozen=True, kw_only=True):
     """The ended generations since the last progress, and the iteration where it stands."""
 
     generations: tuple[Generation, ...]
@@ -171,7 +171,7 @@ def _nodes_of(snapshot: Snapshot, generations: Sequence[Generation]) -> int:
     seen = [
         len({*cycle.active_nodes, *cycle.standby_nodes})
         for one in generations
-        for cycle in (one.cycles if isinstance(one.cycles, tuple) else ())
+        for cycle in (one.cycles if isinstance(one.cycles, Sequence) else ())
     ]
     return max(seen, default=0)
 

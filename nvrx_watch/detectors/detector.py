@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_watch.model import Finding, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
@@ -11,8 +12,7 @@ from nvrx_watch.thresholds import WatchThresholds
 Check = Callable[[Snapshot, WatchThresholds], Iterable[Finding]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detector:
+class Detector(msgspec.Struct, frozen=True, kw_only=True):
     """One detector. `severity` is the highest that it gives; `needs` are the sources without which it is skipped."""
 
     name: str

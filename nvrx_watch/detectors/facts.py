@@ -7,8 +7,10 @@ states is unknown, and unknown is never an end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
+
+import msgspec
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import Unobserved
@@ -33,8 +35,7 @@ _AS_OUTCOME = {
 """What an end that only Slurm saw is nearest to; every other state is `failed`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskZeroEnd:
+class TaskZeroEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm ended task 0. `ended_at` None: it is not known when."""
 
     state: JobState
@@ -193,7 +194,7 @@ def started_at(snapshot: Snapshot, generation: Generation) -> datetime | None:
             return accounted.started_at
     if isinstance(generation.record, GenerationRecord):
         return parse_time(generation.record.started_at)
-    cycles = generation.cycles if isinstance(generation.cycles, tuple) else ()
+    cycles = generation.cycles if isinstance(generation.cycles, Sequence) else ()
     starts = (one.started_at for one in cycles)
     return min((at for at in starts if at is not None and at.tzinfo is not None), default=None)
 

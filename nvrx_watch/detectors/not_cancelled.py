@@ -8,8 +8,9 @@ code is believed only while the generation's own files do not say otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import ExitCode, Unobserved
@@ -24,8 +25,7 @@ from nvrx_watch.model import ActionKind, ActionRequest, Finding, Generation, Que
 from nvrx_watch.thresholds import WatchThresholds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Witness:
+class _Witness(msgspec.Struct, frozen=True, kw_only=True):
     """Who says that the chain is over, and since when. `array_job_id` None: not one of its generations."""
 
     verdict: Verdict

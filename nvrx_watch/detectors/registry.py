@@ -5,10 +5,10 @@ Touches: the log.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_chain.errors import Unobserved, UsageError
 from nvrx_watch.detectors import (
@@ -25,6 +25,7 @@ from nvrx_watch.detectors import (
 from nvrx_watch.detectors.detector import Detector
 from nvrx_watch.detectors.wording import safe
 from nvrx_watch.model import Finding, Severity, Snapshot, Source
+from nvrx_watch.plain_text import nearest
 from nvrx_watch.thresholds import WatchThresholds
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,7 @@ _DISABLED = "disabled"
 _RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectorRun:
+class DetectorRun(msgspec.Struct, frozen=True, kw_only=True):
     """What the detectors made of one snapshot. `skipped` says why by name, `broken` how by name.
 
     A finding of before must not count as gone while its detector is in one of the two.
@@ -63,8 +63,8 @@ def find(name: str) -> Detector:
     names = {one.name: one for one in ALL}
     if name in names:
         return names[name]
-    near = difflib.get_close_matches(name[:100], names, n=1)
-    hint = f"did you mean {near[0]}?" if near else "--list-detectors lists them"
+    near = nearest(name, names)
+    hint = f"did you mean {near}?" if near else "--list-detectors lists them"
     raise UsageError("choosing a detector", part=f"there is none named {name[:100]!r}", hint=hint)
 
 

@@ -74,6 +74,11 @@ def pack_rows(count: int, rows: bytes | bytearray) -> bytes:
     return b"".join((b"\xdd", count.to_bytes(4, "big"), rows))
 
 
+def count_rows(packed: bytes) -> int:
+    """How many rows a msgpack array of `pack_rows` has."""
+    return int.from_bytes(packed[1:5], "big")
+
+
 def unpack_rows(packed: bytes) -> list[CycleRow]:
     """The rows of a msgpack array. Raises msgspec.DecodeError."""
     return _ROWS_DECODER.decode(packed)

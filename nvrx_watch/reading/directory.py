@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -30,8 +29,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
 _STALE_RETRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryStamp:
+class DirectoryStamp(msgspec.Struct, frozen=True):
     """By what a change of the names in a directory shows: another inode or another time of change."""
 
     inode: int

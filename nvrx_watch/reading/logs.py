@@ -13,7 +13,6 @@ import signal
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 import msgspec
@@ -45,8 +44,7 @@ class _Event(msgspec.Struct, frozen=True):
 _EVENT_DECODER = msgspec.json.Decoder(_Event)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """What the end of a log says; both None when it says nothing."""
 
     iteration: int | None = None
@@ -119,8 +117,7 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
+class _Tail(msgspec.Struct, frozen=True):
     size: int
     changed_ns: int
     progress: Progress

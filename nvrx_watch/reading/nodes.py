@@ -8,7 +8,8 @@ through `expand_nodes`. Both give the same names.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_chain.slurm.nodelist import expand_nodes
 
@@ -25,8 +26,7 @@ _MOST_HELD = 4_000_000
 """Names in all lists of one chain together: a hostile record holds 100,000 in twenty bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
+class _Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Where the bracket begins, how long its numbers are, and where the first and the last of each range stand."""
 
     start: int

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import overload
 
 import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_watch.model import Cycle, Generation, LogActivity
-from nvrx_watch.reading.cycles import unpack_rows
+from nvrx_watch.reading.cycles import count_rows, pack_rows, unpack_rows
 from nvrx_watch.reading.messages import (
     ControlPart,
     CycleChange,
@@ -86,6 +88,70 @@ class RunView:
         return notes
 
 
+class LazyCycles(Sequence[Cycle]):
+    """The cycles of one generation, made when somebody looks at them: of a long chain only the newest are looked at.
+
+    How many there are is known without that. A node list that is none stands as an empty one.
+    """
+
+    def __init__(self, packed: Sequence[bytes], nodes: NodeLists, iterations: Mapping[tuple[int, int], int]) -> None:
+        self._count = sum(map(count_rows, packed))
+        self._packed = tuple(packed)
+        self._nodes = nodes
+        self._iterations = iterations
+        self._made: list[Cycle] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Cycle: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Cycle]: ...
+
+    def __getitem__(self, index: int | slice) -> Cycle | Sequence[Cycle]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Cycle]:
+        return iter(self._all())
+
+    def __reversed__(self) -> Iterator[Cycle]:
+        return reversed(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} cycles>"
+
+    def _all(self) -> list[Cycle]:
+        if self._made is None:
+            made = [self._make(row) for packed in self._packed for row in unpack_rows(packed)]
+            self._made = sorted(made, key=_key)
+        return self._made
+
+    def _make(self, row: CycleRow) -> Cycle:
+        return Cycle(
+            attempt=row.attempt,
+            number=row.number,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            active_nodes=self._expand(row.active_nodes),
+            standby_nodes=self._expand(row.standby_nodes),
+            log_file=row.log_file,
+            last_iteration=self._iterations.get((row.attempt, row.number)),
+        )
+
+    def _expand(self, text: str) -> tuple[str, ...]:
+        try:
+            return self._nodes[text]
+        except ValueError:
+            return ()
+
+
 class _GenerationView:
     def __init__(self, nodes: NodeLists) -> None:
         self._nodes = nodes
@@ -94,9 +160,8 @@ class _GenerationView:
         self.made_for: KnownDirectory | None = None
         self._log: LogActivity | Unobserved | None = None
         self._iterations: dict[tuple[int, int], int] = {}
-        self._closed: list[Cycle] = []
-        self._bad_closed = 0
-        self._open: list[Cycle] = []
+        self._closed: list[bytes] = []
+        self._open: bytes = pack_rows(0, b"")
         self._unreadable = 0
         self._problem: str | None = None
 
@@ -131,53 +196,20 @@ class _GenerationView:
 
     def _apply_cycles(self, change: CycleChange) -> None:
         if change.reset:
-            self._closed, self._bad_closed = [], 0
-        closed, bad_closed = self._make_all(unpack_rows(change.closed))
-        self._open, bad_open = self._make_all(unpack_rows(change.open))
-        self._bad_closed += bad_closed
-        if closed:
-            self._closed += closed
-            self._closed.sort(key=_key)
-        self._unreadable = change.unreadable + self._bad_closed + bad_open
+            self._closed = []
+        if count_rows(change.closed):
+            self._closed.append(change.closed)
+        self._open = change.open
+        self._unreadable = change.unreadable
         self._problem = change.problem
 
-    def _make_all(self, rows: list[CycleRow]) -> tuple[list[Cycle], int]:
-        """The cycles of these rows, and how many of them name nodes that are none."""
-        nodes = self._nodes
-        cycles = []
-        for row in rows:
-            try:
-                active, standby = nodes[row.active_nodes], nodes[row.standby_nodes]
-            except ValueError:
-                continue
-            cycles.append(
-                Cycle(
-                    attempt=row.attempt,
-                    number=row.number,
-                    started_at=row.started_at,
-                    ended_at=row.ended_at,
-                    active_nodes=active,
-                    standby_nodes=standby,
-                    log_file=row.log_file,
-                )
-            )
-        return cycles, len(rows) - len(cycles)
-
-    def _cycles(self) -> tuple[Cycle, ...] | Unobserved | None:
+    def _cycles(self) -> Sequence[Cycle] | Unobserved | None:
         if self._problem is not None:
             return Unobserved(self._problem)
-        cycles = sorted((*self._closed, *self._open), key=_key) if self._open else self._closed
+        cycles = LazyCycles((*self._closed, self._open), self._nodes, self._iterations)
         if not cycles:
             return Unobserved(f"none of {self._unreadable} cycle records can be read") if self._unreadable else None
-        if not self._iterations:
-            return tuple(cycles)
-        return tuple(self._with_iteration(cycle) for cycle in cycles)
-
-    def _with_iteration(self, cycle: Cycle) -> Cycle:
-        iteration = self._iterations.get(_key(cycle))
-        if iteration is None:
-            return cycle
-        return msgspec.structs.replace(cycle, last_iteration=iteration)
+        return cycles
 
 
 _key = operator.attrgetter("attempt", "number")

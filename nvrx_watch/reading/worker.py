@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -31,8 +30,7 @@ _OWN_SHARE = 0.8
 """The child stops by itself after so much of the deadline: then what it has read is not lost, as it is with a kill."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Abandoned:
+class _Abandoned(msgspec.Struct, frozen=True, kw_only=True):
     """A child that gave no answer: whom it was to read, where it was then, and since when."""
 
     child: ReadingChild

@@ -6,8 +6,9 @@ import logging
 import os
 import pwd
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from nvrx_chain.errors import IdentityError, RecordError
 from nvrx_chain.records.chain import ChainFiles, open_chain
@@ -17,8 +18,7 @@ from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_watch.layout import NvrxLayout, OwnLayout
 from nvrx_watch.model import Subject
-from nvrx_watch.resolve.foreign import cycles_below
-from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, Watched, find_account, shown
+from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, Watched, cycles_below, find_account, shown
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,7 @@ _LARGEST_UID = (1 << 32) - 2
 FindAccount = Callable[[str], Account | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnChain:
+class OwnChain(msgspec.Struct, frozen=True, kw_only=True):
     """A chain of nvrx-chain in its run directory. Its manifest is its user's own."""
 
     files: ChainFiles

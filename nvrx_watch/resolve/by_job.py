@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+
+import msgspec
 
 from nvrx_chain.errors import IdentityError, RecordError, SlurmError, Unobserved, UsageError
 from nvrx_chain.records.layout import RunDirectory
@@ -20,8 +21,7 @@ from nvrx_chain.slurm.identity import parse_comment
 from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.model import JobDetail
 from nvrx_watch.resolve.by_directory import CHAINS_DIRECTORY, FindAccount, OwnChain, find_on_record, open_own
-from nvrx_watch.resolve.foreign import ForeignJob, ReadScript, watch_foreign
-from nvrx_watch.resolve.watched import ForeignHints, Watched, find_account, shown
+from nvrx_watch.resolve.watched import ForeignHints, ReadScript, Watched, find_account, shown
 
 _EVER = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LARGEST_JOB_ID = (1 << 32) - 1
@@ -29,8 +29,7 @@ _MOST_NAMED = 5
 _NAME_A_DIRECTORY = "name its run directory by --run-dir"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm says of the job. `comment` None: accounting does not keep comments here, or it had none."""
 
     array_job_id: int
@@ -158,8 +157,7 @@ def _check_user(job: _Job, chain: OwnChain, find_account: FindAccount) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _Search(msgspec.Struct, frozen=True, kw_only=True):
     """Where to look for a chain of which Slurm alone does not say enough."""
 
     client: SlurmClient
@@ -199,6 +197,9 @@ class _Search:
 
     def foreign(self, job: _Job) -> Watched:
         """A chain that is not ours, which is known by the name and the user of the job."""
+        # Late: a parser of batch scripts is nothing that a chain of ours has to wait for.
+        from nvrx_watch.resolve.foreign import ForeignJob, watch_foreign
+
         config = self.client.config()
         if isinstance(config, Unobserved):
             # The cluster is part of the key under which alerts and state are kept: it must not come and go.

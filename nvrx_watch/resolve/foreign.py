@@ -8,9 +8,9 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.files import read_bytes
@@ -18,18 +18,14 @@ from nvrx_watch.layout import NvrxLayout
 from nvrx_watch.model import Subject
 from nvrx_watch.resolve.batch_script import LONGEST_SCRIPT, ScriptFacts, ScriptPaths, read_script_paths
 from nvrx_watch.resolve.shell_text import clean
-from nvrx_watch.resolve.watched import NVRX_CYCLES, NVRX_ITERATION, Account, ForeignHints, Watched, shown
+from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, ForeignHints, ReadScript, Watched, cycles_below, shown
 
 log = logging.getLogger(__name__)
-
-ReadScript = Callable[[int], str | Unobserved | None]
-"""The batch script that Slurm keeps of a job; None when it has none."""
 
 _MOST_COMMAND_WORDS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignJob:
+class ForeignJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the job that was named. `command` is Slurm's `Command=`, empty where it shows none.
 
     `script_ids` are jobs whose batch script may be asked for: all generations of a chain run the same one.
@@ -68,11 +64,6 @@ def watch_foreign(job: ForeignJob, hints: ForeignHints, read_script: ReadScript,
         layout=NvrxLayout(cycle_info_glob=cycles, iteration_file=iteration, owner_uid=uid, work_directory=work),
         asked_job_id=job.array_job_id,
     )
-
-
-def cycles_below(work_directory: str) -> str:
-    """The cycle records below a work directory of NVRx's layout, as a glob."""
-    return f"{glob.escape(work_directory)}/{NVRX_CYCLES}"
 
 
 def _is_enough(hints: ForeignHints) -> bool:

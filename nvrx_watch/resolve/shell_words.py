@@ -6,8 +6,9 @@ symbolic links on the way to a path that the script resolves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from nvrx_watch.resolve.shell_scope import CURRENT_DIRECTORY, Scope
 from nvrx_watch.resolve.shell_text import (
@@ -69,8 +70,7 @@ class Budget:
         self._depth -= 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Which file is read (`BASH_SOURCE`) and which was started (`$0`); UNKNOWN where nobody knows."""
 
     source: str

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import pwd
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from nvrx_chain.errors import Unobserved
 from nvrx_watch.layout import Layout
 from nvrx_watch.model import Subject
 from nvrx_watch.plain_text import plain
@@ -17,8 +21,11 @@ NVRX_ITERATION = "checkpoints/latest_checkpointed_iteration.txt"
 """The checkpoint iteration below it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+ReadScript = Callable[[int], str | Unobserved | None]
+"""The batch script that Slurm keeps of a job; None when it has none."""
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """Whom to watch and where its files are. `asked_job_id` is the array job that was named, None without one."""
 
     subject: Subject
@@ -26,8 +33,7 @@ class Watched:
     asked_job_id: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignHints:
+class ForeignHints(msgspec.Struct, frozen=True, kw_only=True):
     """What the user says of a chain that nvrx-chain did not submit; None where nothing was said."""
 
     work_directory: Path | None = None
@@ -38,12 +44,16 @@ class ForeignHints:
     max_restarts: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(msgspec.Struct, frozen=True, kw_only=True):
     """A user of this machine."""
 
     uid: int
     home: str
+
+
+def cycles_below(work_directory: str) -> str:
+    """The cycle records below a work directory of NVRx's layout, as a glob."""
+    return f"{glob.escape(work_directory)}/{NVRX_CYCLES}"
 
 
 def find_account(user: str) -> Account | None:

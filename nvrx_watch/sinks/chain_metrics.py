@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import Unobserved
@@ -23,8 +24,7 @@ _LARGEST = 2**53
 _LONGEST_LABEL = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainMetrics:
+class ChainMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The gauges of one chain. Durations in seconds; `last_good_pass_at` in seconds since 1970.
 
     `generation` is the sequence number of the newest that has begun, `cycle` the number of its newest cycle.

@@ -12,8 +12,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from nvrx_chain.errors import UsageError
 from nvrx_watch.plain_text import plain
@@ -30,8 +31,7 @@ _LONGEST_EXCERPT = 200
 _RETRY_STATUSES = frozenset({408, 425, 429})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """An HTTP answer. `excerpt` has the beginning of the body of anything but a success, without the secrets."""
 
     status: int

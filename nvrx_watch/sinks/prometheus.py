@@ -15,9 +15,10 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from nvrx_chain.errors import NvrxError, UsageError
 from nvrx_chain.records.files import write_atomic

@@ -5,15 +5,13 @@ Imports rich, so only the frame may use it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from rich.cells import cell_len
 
 CUT = "…"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """A piece of a line and its style, in rich's words. The text is escaped and has no line break."""
 
     text: str

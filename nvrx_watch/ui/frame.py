@@ -6,8 +6,8 @@ Each row has a rank; where height is short, the rows of the highest ranks go fir
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 

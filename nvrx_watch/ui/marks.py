@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold, Rendezvous
@@ -46,8 +47,7 @@ class MarkKind(str, enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationMark:
+class GenerationMark(msgspec.Struct, frozen=True, kw_only=True):
     """One generation in a word: its outcome, the state of its task 0, or how it is in the queue."""
 
     array_job_id: int
@@ -56,8 +56,7 @@ class GenerationMark:
     word: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFold:
+class TaskFold(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks of one generation in one state. `indices` as sbatch takes them; `at_least`: more may be in it."""
 
     state: str
@@ -163,7 +162,7 @@ def _ending(rows: Sequence[QueuedTask] | Sequence[AccountedTask]) -> str | None:
 
 
 def _has_begun(one: Generation) -> bool:
-    has_cycles = isinstance(one.cycles, tuple) and bool(one.cycles)
+    has_cycles = isinstance(one.cycles, Sequence) and bool(one.cycles)
     return has_cycles or isinstance(one.rendezvous, Rendezvous) or isinstance(one.record, GenerationRecord)
 
 

@@ -214,5 +214,5 @@ def _generation_object(snapshot: Snapshot, one: Generation) -> GenerationObject:
         word=mark.word,
         outcome=outcome_word(one),
         tasks={fold.state: fold.count for fold in fold_tasks(rows)} if seen else None,
-        cycles=len(one.cycles) if isinstance(one.cycles, tuple) else None,
+        cycles=len(one.cycles) if isinstance(one.cycles, Sequence) else None,
     )

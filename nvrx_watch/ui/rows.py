@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nvrx_watch.ui.cells import Span, Spans
 
@@ -46,8 +47,7 @@ class Rank(enum.IntEnum):
     BLANK = 27
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line; `rank` says when it goes. `continues`: when this one goes, the row above is marked as cut."""
 
     rank: Rank

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import Node, QueuedTask
@@ -21,16 +22,14 @@ _SICK = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFold:
+class NodeFold(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes as one Slurm node list. `text` is `?` where they are not known."""
 
     text: str
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spares:
+class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks in reserve now, and how many the shape has; None where that is not known."""
 
     hot: int | None
@@ -40,8 +39,7 @@ class Spares:
     at_least: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentGeneration:
+class CurrentGeneration(msgspec.Struct, frozen=True, kw_only=True):
     """The newest generation that has begun. `tasks` None: the queue was not seen.
 
     `active` and `standby` come from the newest cycle record, else `active` is what Slurm shows as held; None: there
@@ -136,7 +134,7 @@ def _sick(snapshot: Snapshot, one: Generation, rows: Sequence[QueuedTask]) -> tu
     if isinstance(snapshot.nodes, Unobserved):
         return ()
     used = dict.fromkeys(_held_nodes(rows))
-    if isinstance(one.cycles, tuple) and one.cycles:
+    if isinstance(one.cycles, Sequence) and one.cycles:
         used |= dict.fromkeys((*one.cycles[-1].active_nodes, *one.cycles[-1].standby_nodes))
     found = [snapshot.nodes[name] for name in used if name in snapshot.nodes]
     return tuple(_sick_text(node) for node in found if _is_sick(node))[:_MOST_SICK]

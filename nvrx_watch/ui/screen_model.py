@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import Unobserved
@@ -36,8 +38,7 @@ SEVERITY_ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _TITLE, _NAME, _REASON, _COMMAND = 300, 80, 200, 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CycleMark:
+class CycleMark(msgspec.Struct, frozen=True, kw_only=True):
     """One restart cycle. `seconds` None: open, or its times are not known (then `is_open` is False)."""
 
     label: str
@@ -52,8 +53,7 @@ class CycleMark:
         return self.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far training is.
 
     `saved` is the checkpoint iteration (None: there is no checkpoint; Unobserved: then `last_saved` is what was read
@@ -73,8 +73,7 @@ class Progress:
     wall_why: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingLine:
+class FindingLine(msgspec.Struct, frozen=True, kw_only=True):
     """One open finding. `seen` False: an earlier pass found it, this one did not or could not look."""
 
     severity: Severity
@@ -86,8 +85,7 @@ class FindingLine:
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionLine:
+class ActionLine(msgspec.Struct, frozen=True, kw_only=True):
     """One action: what it was, how it went, and the command where it is the owner's to do."""
 
     title: str
@@ -96,8 +94,7 @@ class ActionLine:
     command: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenModel:
+class ScreenModel(msgspec.Struct, frozen=True, kw_only=True):
     """A screen. `blind` has every source that could not be observed with its reason, `without` what the site lacks."""
 
     now: datetime

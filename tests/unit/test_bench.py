@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from tests.bench import LAUNCHERS, render_report, soak_section
+import re
+
+from tests.bench import LAUNCHERS, render_table
+from tests.benchpage import LIMITS as LIMITS_HEADING
+from tests.benchpage import SOAK, WATCHER, with_section
 from tests.integration.measure import LIMITS, Figure
 
 
 def _rows(figures: list[Figure]) -> list[list[str]]:
-    page = render_report(figures, date="2031-02-03", commit="abc1234", machine="Machine: two cores.")
+    page = render_table(figures, date="2031-02-03", commit="abc1234", machine="Machine: two cores.")
     table = [line for line in page.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[1:]]
 
@@ -47,7 +51,10 @@ def test_a_row_that_torchrun_cannot_meet_says_why() -> None:
     assert all(limit.torchrun_note == row[2 + LAUNCHERS.index("torchrun")] for limit, row in noted)
 
 
-def test_the_section_of_the_soak_is_kept() -> None:
-    soak = "\n## Soak\n\nWritten by `make soak`.\n"
-    assert soak_section("# Benchmarks\n\n| row |\n" + soak) == soak
-    assert soak_section("# Benchmarks\n\n| row |\n") == ""
+def test_a_section_takes_the_place_of_its_older_self_and_leaves_the_others() -> None:
+    page = with_section("", SOAK, "third body\n")
+    page = with_section(page, LIMITS_HEADING, "former body\n\n| row |\n")
+    page = with_section(page, WATCHER, "second body")
+    page = with_section(page, LIMITS_HEADING, "first body")
+    assert re.findall(r"\w+ body", page) == ["first body", "second body", "third body"]
+    assert with_section(page, LIMITS_HEADING, "first body") == page

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueueReading
@@ -105,7 +106,7 @@ class World:
 
         return PassParts(
             gatherer=self.gatherer,
-            desk=ActionDesk(
+            make_desk=lambda: ActionDesk(
                 client=self.slurm,
                 clock=self.clock,
                 rights=Rights(user=build.USER, uid=build.UID, act=self.act),

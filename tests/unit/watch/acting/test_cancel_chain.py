@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as alter
 
 from nvrx_chain.errors import SlurmError, Unobserved
 from nvrx_chain.records.control import ChainOutcome, NoRestart
@@ -37,7 +38,7 @@ def no_restart(job: int = 11) -> NoRestart:
 def with_file(scene: Scene, **changes: object) -> Snapshot:
     """The first generation has the verdict file of a launcher."""
     first, *rest = scene.snapshot(**changes).generations
-    return scene.snapshot(generations=(replace(first, no_restart=no_restart()), *rest), **changes)
+    return scene.snapshot(generations=(alter(first, no_restart=no_restart()), *rest), **changes)
 
 
 def stop(scene: Scene, snapshot: Snapshot, **given: object) -> ActionReport:
@@ -119,14 +120,14 @@ def test_the_verdict_of_an_older_chain_is_no_witness(scene: Scene) -> None:
 def test_a_closed_file_that_says_no_restart_is_a_witness(scene: Scene) -> None:
     first, *rest = scene.snapshot().generations
     closed = scene.write_closed(11, "no_restart", evidence=("the launcher exited with 93",))
-    found = find_witness(scene.snapshot(generations=(replace(first, closed=closed), *rest)))
+    found = find_witness(scene.snapshot(generations=(alter(first, closed=closed), *rest)))
     assert found is not None
     assert (found.cause, found.is_file) == ("the launcher exited with 93", False)
 
 
 def test_a_verdict_file_of_another_job_is_no_witness(scene: Scene) -> None:
     first, *rest = scene.snapshot().generations
-    seen = scene.snapshot(generations=(replace(first, no_restart=no_restart(99)), *rest))
+    seen = scene.snapshot(generations=(alter(first, no_restart=no_restart(99)), *rest))
     assert find_witness(seen) is None
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace as alter
 
 from nvrx_chain.errors import SlurmAmbiguous, SlurmError, Unobserved
 from nvrx_chain.slurm.model import QueuedTask
@@ -114,7 +115,7 @@ def test_accounting_of_a_live_task_or_of_another_job_is_no_end(scene: Scene, cha
     seen = scene.snapshot()
     assert not isinstance(seen.accounting, Unobserved)
     rows = tuple(replace(task, **change) for task in seen.accounting[11])  # type: ignore[arg-type]
-    assert release(scene, snapshot=replace(seen, accounting={11: rows})).state is ActionState.REFUSED
+    assert release(scene, snapshot=alter(seen, accounting={11: rows})).state is ActionState.REFUSED
     assert not scene.slurm.changes()
 
 
@@ -322,7 +323,7 @@ def test_an_array_of_its_own_is_no_generation_however_much_it_looks_like_one(for
     foreign.orphan()
     seen = foreign.snapshot()
     assert isinstance(seen.queue, Queue)
-    alone = replace(seen, queue=replace(seen.queue, arrays={11: seen.queue.rows(11)}))
+    alone = alter(seen, queue=alter(seen.queue, arrays={11: seen.queue.rows(11)}))
     report = release(foreign, snapshot=alone)
     assert report.state is ActionState.REFUSED
     assert "any array looks so" in report.why
@@ -333,6 +334,6 @@ def test_an_array_with_cycle_records_is_a_generation_without_a_successor_too(for
     foreign.orphan()
     seen = foreign.snapshot()
     assert isinstance(seen.queue, Queue)
-    recorded = tuple(replace(one, has_directory=True) for one in seen.generations)
-    alone = replace(seen, generations=recorded, queue=replace(seen.queue, arrays={11: seen.queue.rows(11)}))
+    recorded = tuple(alter(one, has_directory=True) for one in seen.generations)
+    alone = alter(seen, generations=recorded, queue=alter(seen.queue, arrays={11: seen.queue.rows(11)}))
     assert release(foreign, snapshot=alone).state is ActionState.DONE

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.records.control import Hold

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nvrx_chain.errors import RecordError, SlurmAmbiguous, SlurmUnavailable
 from nvrx_watch.acting.deed import LONGEST_TEXT, plain

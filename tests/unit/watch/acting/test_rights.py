@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nvrx_chain.errors import Unobserved
 from nvrx_watch.acting.deed import Deed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nvrx_watch.layout import Layout
 from nvrx_watch.model import Cycle, Generation
 from nvrx_watch.reading.worker import RunReader
@@ -22,5 +24,5 @@ def generations(reading: RunReading) -> tuple[Generation, ...]:
 
 
 def cycles(generation: Generation) -> tuple[Cycle, ...]:
-    assert isinstance(generation.cycles, tuple), generation.cycles
-    return generation.cycles
+    assert isinstance(generation.cycles, Sequence), generation.cycles
+    return tuple(generation.cycles)

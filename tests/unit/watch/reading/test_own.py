@@ -250,13 +250,15 @@ def test_cycles_of_which_none_can_be_read_are_unobserved(
     assert reading.notes == (f"3 cycle records of job {LAST} are unreadable",)
 
 
-def test_a_node_list_that_is_none_makes_its_record_unreadable(
+def test_a_node_list_that_is_none_names_no_node_and_takes_nothing_else_from_its_record(
     layout: OwnLayout, run: RunDirectory, reader: RunReader
 ) -> None:
     write_cycle(run.generation(LAST).cycle_infos, cycle_record(LAST, 3, active="n[1-999999999]"))
     last = generations(read(reader, layout))[1]
-    assert len(cycles(last)) == 3
-    assert last.unreadable_cycles == 1
+    assert len(cycles(last)) == 4
+    assert cycles(last)[-1].active_nodes == ()
+    assert cycles(last)[-1].standby_nodes
+    assert last.unreadable_cycles == 0
 
 
 @pytest.mark.parametrize(("content", "expected"), [(b" 100 \n", 100), (b"0", 0), (None, None)])

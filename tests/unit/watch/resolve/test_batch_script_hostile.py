@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvrx_chain.errors import Unobserved
+from nvrx_watch.resolve import batch_script
 from nvrx_watch.resolve.batch_script import ScriptFacts, ScriptPaths, interpret_script, read_script_paths
 from nvrx_watch.resolve.shell_text import ANY_JOB, UNKNOWN
 
@@ -118,6 +122,13 @@ def test_a_text_that_keeps_the_grammar_busy_is_given_up_in_time(piece: str) -> N
     assert time.monotonic() - started < 30
 
 
+def test_a_parser_that_dies_of_a_text_takes_nobody_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_script, "_CHILD", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    found = read_script_paths("a=b\n", FACTS)
+    assert isinstance(found, Unobserved)
+    assert "ended with -11" in found.reason
+
+
 def test_a_stray_module_in_the_current_directory_is_not_what_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +150,30 @@ PIECES = st.sampled_from([*WORDS.split(), "\n", "\0", " ", "\t"])
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=300) | st.lists(PIECES, max_size=60).map("".join) | st.lists(PIECES, max_size=60).map(" ".join))
 def test_no_text_breaks_the_reader(text: str) -> None:
+    in_fork(lambda: check_what_is_told(text))
+
+
+def in_fork(check: Callable[[], None]) -> None:
+    """A check in a process of its own: the grammar's parser dies of some texts, as it may in `read_script_paths`."""
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        code = 1
+        try:
+            check()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(pid, 0)[1]
+    died_of_the_parser = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGABRT,
+    )
+    assert status == 0 or died_of_the_parser, status
+
+
+def check_what_is_told(text: str) -> None:
     found = interpret_script(text, FACTS)
     if isinstance(found, ScriptPaths):
         assert found.cycle_info_glob is None or found.cycle_info_glob.startswith("/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nvrx_chain.clock import format_time
 from nvrx_watch.memory import ITERATION_NAME

@@ -6,9 +6,9 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nvrx_chain.errors import UsageError
 from nvrx_watch.history_model import Notice

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as alter
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -164,7 +165,7 @@ def test_rich_draws_the_very_same_characters() -> None:
 
 
 def test_markup_in_a_name_is_text() -> None:
-    model = replace(held().screen(), name="[bold red]x[/]")
+    model = alter(held().screen(), name="[bold red]x[/]")
     assert "[bold red]x[/]" in draw_with_rich(model, 80, 24, color_system=None)
 
 
@@ -176,7 +177,7 @@ def test_colour_is_used_when_it_is_wanted_and_only_then() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1"])
 def test_a_terminal_without_utf8_gets_nothing_that_it_cannot_show(encoding: str) -> None:
-    model = replace(restart_storm().screen(), name="漢字")
+    model = alter(restart_storm().screen(), name="漢字")
     text = render_text(model, 80, 24, encoding=encoding)
     assert text.encode(encoding)
     assert "~14 earlier" in text
