@@ -176,7 +176,7 @@ def write_report(account: Account, minutes: float, seed: int) -> None:
     warm, after = account.most_descriptors()
     rows = [
         ("faults", ", ".join(f"{name}: {count}" for name, count in sorted(account.faults.items()))),
-        ("passes", f"{account.samples[-1].passes}, one a second while nobody waits for an absent controller"),
+        ("passes", f"{account.samples[-1].passes}, a few seconds apart while the controller is away"),
         ("orphaned generations, spares released by id", f"{len(account.lost)}, all; nothing else was cancelled"),
         (
             f"task 0 failed -> its spare is gone (grace {GRACE:g} s)",
