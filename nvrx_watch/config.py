@@ -65,7 +65,6 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed: frozenset[ActionKind]
     as_operator: bool
     dry_run: bool
-    keep_queued: int
     disabled: frozenset[str]
     work_directory: Path | None
     cycle_info_glob: str | None
@@ -138,7 +137,6 @@ def build_config(
         allowed=frozenset(ActionKind(word) for word in options["allow"]),
         as_operator=options["act_as_operator"],
         dry_run=options["dry_run"],
-        keep_queued=options["keep_queued"],
         disabled=named,
         work_directory=options["work_dir"],
         cycle_info_glob=options["cycle_info_glob"],
@@ -148,9 +146,13 @@ def build_config(
         iteration_pattern=_checked_pattern(options["iteration_pattern"]),
         state_directory=options["state_dir"] or _default_state_directory(environ),
         sinks=_sinks(options),
-        thresholds=_checked_thresholds(thresholds),
+        thresholds=_with_keep_queued(_checked_thresholds(thresholds), options["keep_queued"]),
         verbose=options["verbose"],
     )
+
+
+def _with_keep_queued(thresholds: WatchThresholds, wanted: int) -> WatchThresholds:
+    return msgspec.structs.replace(thresholds, keep_queued=max(wanted, thresholds.keep_queued))
 
 
 def _check_subject(options: Mapping[str, Any]) -> None:

@@ -251,7 +251,6 @@ def _queue_values(queue: Queue, job: int) -> dict[str, Value]:
     pending = queue.pending(job)
     return {
         names.task_zero_name(job): row.raw_state if row is not None else "absent",
-        names.alive_name(job): len(queue.alive(job)),
         names.waiting_name(job): ",".join(sorted({task.reason for task in pending})) if pending else None,
         names.completing_name(job): sum(task.state.value == "COMPLETING" for task in queue.rows(job)),
     }
@@ -273,7 +272,8 @@ def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str
     else:
         # Those that wait have no directory; a damaged record of long ago must not blind the watcher for ever.
         begun = [one for one in read.generations if one.has_directory][-1:]
-        answers[Source.CYCLES] = next((one.cycles for one in begun if isinstance(one.cycles, Unobserved)), None)
+        # Without the log nobody can tell a cycle that hangs from one that works.
+        answers[Source.CYCLES] = _first_unobserved(*(said for one in begun for said in (one.cycles, one.log)))
         answers[Source.ITERATION] = files.iteration
         control = [said for one in begun for said in (one.closed, one.record, one.no_restart)]
         answers[Source.RECORDS] = _first_unobserved(

@@ -7,7 +7,7 @@ source of every chain was seen and no detector broke. Touches: what its parts to
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueueReading
-from nvrx_watch.action_model import ActionReport, ActionState
+from nvrx_watch.action_model import ActionReport
 from nvrx_watch.detectors.registry import ALL, DetectorRun, run_detectors
 from nvrx_watch.gather import Gatherer, Target
 from nvrx_watch.history import due_notices, history_notes, mark_good_pass, update_history
@@ -26,7 +26,7 @@ from nvrx_watch.memory import Memory
 from nvrx_watch.model import Finding, Severity, Snapshot, Subject
 from nvrx_watch.notify import send_all
 from nvrx_watch.sinks.chain_metrics import ChainMetrics, measure
-from nvrx_watch.sinks.sink import Sink, SinkError
+from nvrx_watch.sinks.sink import LOG_NAME, Sink, SinkError
 from nvrx_watch.state_store import StateStore
 from nvrx_watch.thresholds import WatchThresholds
 
@@ -109,9 +109,20 @@ def run_pass(
     # Notices come after the actions: a sink that hangs must not delay the release of a node.
     results = [_tell(parts, one, result) for one, result in zip(watches, results, strict=True)]
     _publish_metrics(parts, results)
-    if results and not any(result.is_degraded for result in results):
+    if results and not any(result.is_degraded or _is_untold(result, parts.outlets.sinks) for result in results):
         _ping(parts.outlets)
     return tuple(results)
+
+
+def _is_untold(result: PassResult, sinks: Sequence[Sink]) -> bool:
+    """Whether a critical finding has reached nobody yet: then the heartbeat that stays away is the last word left.
+
+    The log is no sink that wakes anybody.
+    """
+    pagers = frozenset(sink.policy.name for sink in sinks) - {LOG_NAME}
+    critical = [finding.key for finding in result.run.findings if finding.severity is Severity.CRITICAL]
+    incidents = [result.history.incidents[key] for key in critical if key in result.history.incidents]
+    return bool(pagers) and any(pagers.isdisjoint(incident.sent) for incident in incidents)
 
 
 def exit_code_of(results: Sequence[PassResult]) -> int:
@@ -194,12 +205,3 @@ def _ping(outlets: Outlets) -> None:
         outlets.ping()
     except SinkError as error:
         log.warning("the heartbeat was not accepted error=%s", error)
-
-
-def acted(results: Sequence[PassResult]) -> Mapping[str, tuple[ActionReport, ...]]:
-    """The actions that were carried out, by chain."""
-    done = (ActionState.DONE, ActionState.INCOMPLETE, ActionState.FAILED)
-    return {
-        result.snapshot.subject.key: tuple(report for report in result.reports if report.state in done)
-        for result in results
-    }

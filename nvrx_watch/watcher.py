@@ -126,7 +126,7 @@ class Watcher:
             run_command=run_command,
             host=os.uname().nodename,
             action_log=config.state_directory / _ACTION_LOG,
-            keep_queued=config.keep_queued,
+            keep_queued=config.thresholds.keep_queued,
         )
 
     def __enter__(self) -> Watcher:

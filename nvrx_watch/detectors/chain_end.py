@@ -87,12 +87,15 @@ def _why_exhausted(snapshot: Snapshot) -> str:
 def _exhausted(snapshot: Snapshot, why: str, command: str) -> Finding:
     jobs = tuple(one.array_job_id for one in snapshot.generations)
     outcomes = [(one.array_job_id, outcome_of(snapshot, one)) for one in snapshot.generations]
+    # Of a chain without a manifest nobody knows when its training is finished; one that completed may well be.
+    may_be_done = not snapshot.subject.is_ours and bool(outcomes) and outcomes[-1][1] is Outcome.COMPLETED
+    unfinished = "" if may_be_done else " and training is not finished"
     ends = listed(f"{job} {outcome.value if outcome is not None else 'unknown'}" for job, outcome in outcomes[-8:])
     return Finding(
         detector="chain_exhausted",
-        severity=Severity.CRITICAL,
+        severity=Severity.WARNING if may_be_done else Severity.CRITICAL,
         scope="chain",
-        title=f"nothing of the chain is left in the queue and training is not finished: {why}",
+        title=f"nothing of the chain is left in the queue{unfinished}: {why}",
         details=(f"{count(len(jobs), 'generation')} submitted, the last ones: {ends}",),
         advice=f"go on with: {command}",
         array_job_ids=jobs[-1:],
@@ -129,13 +132,14 @@ def _title(verdict: ChainOutcome) -> str:
 
 
 def find_last_generation(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
-    """The generation that runs has no successor in the queue."""
+    """The generation that runs has no successor in the queue, or fewer than are to be kept there."""
     queue, current = snapshot.queue, snapshot.current()
     if isinstance(queue, Unobserved) or current is None or snapshot.verdict is not None:
         return
     job = current.array_job_id
     row = queue.task(job, 0)
-    if row is None or not holds_node(row) or any(queue.alive(later) for later in later_jobs(snapshot, job)):
+    behind = sum(bool(queue.alive(later)) for later in later_jobs(snapshot, job))
+    if row is None or not holds_node(row) or behind >= thresholds.keep_queued:
         return
     manifest = snapshot.subject.manifest
     limit = manifest.time_limit_seconds if manifest is not None else None
@@ -145,8 +149,22 @@ def find_last_generation(snapshot: Snapshot, thresholds: WatchThresholds) -> Ite
     request = None
     if command:
         request = ActionRequest(
-            kind=ActionKind.EXTEND, array_job_id=None, why=f"nothing is queued behind generation {job}", command=command
+            kind=ActionKind.EXTEND,
+            array_job_id=None,
+            why=f"{count(behind, 'generation')} queued behind generation {job}",
+            command=command,
         )
+    if behind:
+        yield Finding(
+            detector="last_generation_running",
+            severity=Severity.INFO,
+            scope="chain",
+            title=f"{count(behind, 'generation')} queued behind generation {job}, {thresholds.keep_queued} are wanted",
+            advice=f"queue more: {command or 'submit the batch script again'}",
+            array_job_ids=(job,),
+            action=request,
+        )
+        return
     yield Finding(
         detector="last_generation_running",
         severity=Severity.WARNING if left is not None and left < thresholds.last_generation_wall else Severity.INFO,
@@ -235,7 +253,8 @@ DETECTORS: tuple[Detector, ...] = (
         needs=frozenset({Source.QUEUE, Source.RECORDS}),
         fires="squeue answered and listed nothing live of the chain on so many passes in a row, and the chain has no"
         " verdict; or its verdict is `exhausted`. The title tells a chain that ran out of depth, a last generation that"
-        " failed and a cancel by a person apart",
+        " failed and a cancel by a person apart. Only a warning for a chain that nvrx-chain did not submit and whose"
+        " last generation COMPLETED",
         quiet="the chain is held or has another verdict; a job that may be the chain's is live; nothing was ever"
         " submitted; a lease of it still moves; the watching user may not see the jobs and accounting shows none",
         todo="look at how the last generation ended; then go on with the command that is printed",
@@ -254,8 +273,9 @@ DETECTORS: tuple[Detector, ...] = (
         name="last_generation_running",
         severity=Severity.WARNING,
         needs=frozenset({Source.QUEUE, Source.RECORDS}),
-        fires="a generation runs and nothing is queued behind it; a warning when little time is left to its time limit",
-        quiet="a later generation is queued, or the chain has a verdict",
+        fires="a generation runs and nothing is queued behind it; a warning when little time is left to its time limit."
+        " With `--keep-queued N` also when fewer than N are queued, for information",
+        quiet="as many later generations are queued as are to be kept, or the chain has a verdict",
         todo="queue further generations with `nvrx-chain extend` unless this one finishes the training"
         " (`--act --allow extend` does it)",
         check=find_last_generation,

@@ -6,10 +6,8 @@ even that is not known the generations of the chain are not known.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 from nvrx_chain.clock import parse_time
@@ -18,7 +16,6 @@ from nvrx_chain.records.control import ChainOutcome, Hold
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory, parse_submission_name
 from nvrx_chain.records.manifest import ChainManifest, SubmissionId, SubmissionIntent
-from nvrx_chain.records.progress import read_iteration
 from nvrx_watch.layout import OwnLayout
 from nvrx_watch.reading.control import ControlFiles
 from nvrx_watch.reading.cycles import CycleFiles
@@ -27,6 +24,7 @@ from nvrx_watch.reading.generation import GenerationFiles
 from nvrx_watch.reading.logs import LogReader
 from nvrx_watch.reading.messages import Entering, GenerationChange, KnownDirectory, Message, ReadSummary
 from nvrx_watch.reading.space import can_create, free_bytes
+from nvrx_watch.reading.tracker import read_tracker
 
 R = TypeVar("R", ChainOutcome, Hold)
 
@@ -82,7 +80,7 @@ class OwnRun:
         if isinstance(manifest, ChainManifest):
             path = self._run.path / manifest.checkpoint_iteration_file
             yield Entering(str(path.parent))
-            iteration = _read_iteration(path)
+            iteration = read_tracker(path)
         yield ReadSummary(
             generations=order,
             manifest=manifest,
@@ -213,10 +211,3 @@ def _known(record: SubmissionId, has_directory: bool) -> KnownDirectory:
         submitted_at=parse_time(record.submitted_at),
         has_directory=has_directory,
     )
-
-
-def _read_iteration(path: Path) -> int | Unobserved | None:
-    try:
-        return read_iteration(path)
-    except ValueError as error:
-        return Unobserved(f"reading the checkpoint iteration {os.fspath(path)[:200]!r}: {error}")

@@ -221,6 +221,13 @@ def test_a_damaged_control_file_of_the_running_generation_blinds_the_pass(world:
     assert "closed.json" in snapshot.sources.unobserved[Source.RECORDS]
 
 
+def test_a_log_that_cannot_be_read_blinds_the_pass(world: World) -> None:
+    job = world.submit(1)
+    begun = world.generation(job, 1, has_directory=True, log=Unobserved("reading its log: permission denied"))
+    snapshot = world.gather(world.reading(generations=(begun,)))
+    assert "permission denied" in snapshot.sources.unobserved[Source.CYCLES]
+
+
 def test_a_directory_that_now_holds_another_chain_blinds_the_pass(world: World) -> None:
     world.submit(1)
     snapshot = world.gather(world.reading(manifest=build.manifest(chain_id="another")))

@@ -173,6 +173,17 @@ def test_a_critical_finding_wins_over_a_blind_source_and_still_pings_when_all_wa
     assert exit_code_of([result, replace(result, run=replace(result.run, findings=()))]) == CRITICAL
 
 
+def test_a_critical_finding_that_reached_nobody_keeps_the_heartbeat_away(world: World) -> None:
+    world.orphan()
+    world.pager.refuses = True
+    assert world.look().exit_code == CRITICAL
+    assert world.pings == 0
+    world.pager.refuses = False
+    world.clock.advance(7200)
+    world.look()
+    assert world.pings == 1
+
+
 def test_nothing_is_acted_on_in_a_pass_that_could_not_see_everything(world: World) -> None:
     world.act = True
     world.orphan()

@@ -271,10 +271,17 @@ def test_the_iteration_is_read(
     assert read(reader, layout).iteration == expected
 
 
-@pytest.mark.parametrize("content", [b"", b"release", b"100\n200", b"1e3", b"-5", "٣".encode(), b"9" * 5000])
+@pytest.mark.parametrize("content", [b"", b"released", b"100\n200", b"1e3", b"-5", "٣".encode(), b"9" * 5000])
 def test_an_odd_iteration_is_unknown(layout: OwnLayout, run: RunDirectory, reader: RunReader, content: bytes) -> None:
     run.default_iteration_file.write_bytes(content)
     assert isinstance(read(reader, layout).iteration, Unobserved)
+
+
+def test_weights_that_were_released_are_no_checkpoint_of_this_training(
+    layout: OwnLayout, run: RunDirectory, reader: RunReader
+) -> None:
+    run.default_iteration_file.write_bytes(b"release\n")
+    assert read(reader, layout).iteration is None
 
 
 def test_a_missing_run_directory_has_no_manifest(place: Path, reader: RunReader) -> None:
