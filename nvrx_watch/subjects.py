@@ -1,4 +1,4 @@
-"""Which chains a watcher looks at, over its whole life: one that was named, or all live ones of a user.
+"""Which chains a watcher looks at, over its whole life: one that was named, or all of a user.
 
 Touches: Slurm and run directories while a chain is resolved, the state directory when one is first seen.
 """
@@ -10,7 +10,7 @@ import pwd
 from collections.abc import Callable
 from pathlib import Path
 
-from nvrx_chain.errors import NvrxError, Unobserved, UsageError
+from nvrx_chain.errors import IdentityError, NvrxError, Unobserved, UsageError
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
@@ -45,6 +45,7 @@ class Subjects:
         self._user = user
         self._watches: dict[str, Watch] = {}
         self._over: dict[str, int] = {}
+        self._left: set[str] = set()
 
     def resolve_named(self) -> None:
         """Find the one chain that was named. Raises NvrxError when there is none or it cannot be seen."""
@@ -91,7 +92,7 @@ class Subjects:
         return self._client.queue(self._user)
 
     def watches(self, reading: QueueReading | Unobserved | None) -> list[Watch]:
-        """The chains of this pass. New chains in `reading` are resolved and kept until they are over."""
+        """The chains of this pass. New chains in `reading`, just ended ones too, are kept until they are over."""
         if isinstance(reading, QueueReading):
             self._discover(reading)
         return list(self._watches.values())
@@ -104,6 +105,8 @@ class Subjects:
             self._over[key] = self._over.get(key, 0) + 1 if is_over(watch) else 0
             if self._over[key] >= QUIET_PASSES_BEFORE_LEAVING:
                 log.info("a chain is over and is no longer watched chain=%s", key)
+                if watch.subject.chain_id is not None:
+                    self._left.add(watch.subject.chain_id)
                 del self._watches[key], self._over[key]
 
     def _discover(self, reading: QueueReading) -> None:
@@ -111,14 +114,32 @@ class Subjects:
         from nvrx_watch.resolve.by_job import resolve_job
 
         assert self._client is not None
-        for chain_id, job in find_mine(reading, self._user, self._watches):
+        found = find_mine(reading, self._user, self._watches)
+        # Ended jobs stay in the queue for minutes: a chain that was let go must not come back by them.
+        self._left &= {mine.chain_id for mine in found}
+        for mine in found:
+            if mine.chain_id in self._left and not mine.is_live:
+                continue
             try:
                 watched = resolve_job(
-                    str(job), self._client, ForeignHints(), read_script=self._read_script, here=self._here
+                    str(mine.array_job_id),
+                    self._client,
+                    ForeignHints(),
+                    read_script=self._read_script,
+                    here=self._here,
                 )
-            except NvrxError as error:
-                log.warning("a chain of the queue cannot be watched chain_id=%s job=%s error=%s", chain_id, job, error)
+            except IdentityError as error:
+                if mine.is_live:
+                    log.warning("a chain of the queue cannot be watched chain_id=%s error=%s", mine.chain_id, error)
+                    continue
+                # The directory of an ended chain holds a newer one: nothing is left of it to be looked at.
+                log.info("an ended chain is not watched chain_id=%s why=%s", mine.chain_id, error)
+                self._left.add(mine.chain_id)
                 continue
+            except NvrxError as error:
+                log.warning("a chain of the queue cannot be watched chain_id=%s error=%s", mine.chain_id, error)
+                continue
+            self._left.discard(mine.chain_id)
             self._add(watched)
 
     def _add(self, watched: Watched) -> None:

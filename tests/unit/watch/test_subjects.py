@@ -1,0 +1,68 @@
+"""The chains of a watcher: found in the queue, kept while something can still be said of them, and let go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nvrx_chain.slurm.model import QueueReading
+from nvrx_watch.run_pass import Watch
+from nvrx_watch.state_store import StateStore
+from nvrx_watch.subjects import QUIET_PASSES_BEFORE_LEAVING, Subjects
+from tests.unit.ops.conftest import World
+from tests.unit.watch.test_config import build
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def all_mine(world: World, **options: object) -> Subjects:
+    config = build(run_dir=None, all_mine=True, state_dir=world.root / "state dir", **options)
+    return Subjects(
+        config,
+        world.slurm,
+        StateStore(config.state_directory),
+        read_script=lambda job: None,
+        here=world.root,
+        user="alice",
+    )
+
+
+def look(subjects: Subjects) -> list[str]:
+    """One reading of the queue; the ids of the chains that this pass looks at."""
+    reading = subjects.read_queue()
+    assert isinstance(reading, QueueReading)
+    return sorted(str(watch.subject.chain_id) for watch in subjects.watches(reading))
+
+
+def over(watch: Watch) -> bool:
+    return True
+
+
+def test_a_chain_that_has_just_ended_is_looked_at(world: World) -> None:
+    job = world.make_chain(world.root / "1", chain_id="one").submit(1)
+    world.slurm.cancel([str(job)])
+    assert look(all_mine(world)) == ["one"]
+
+
+def test_a_chain_that_was_let_go_comes_back_with_a_live_job_only(world: World) -> None:
+    chain = world.make_chain(world.root / "1", chain_id="one")
+    world.slurm.cancel([str(chain.submit(1))])
+    subjects = all_mine(world)
+    for _ in range(QUIET_PASSES_BEFORE_LEAVING):
+        assert look(subjects) == ["one"]
+        subjects.leave_ended(over)
+    assert look(subjects) == []
+    chain.submit(2)
+    assert look(subjects) == ["one"]
+
+
+def test_an_ended_chain_whose_directory_holds_a_newer_one_is_nothing_to_look_at(world: World) -> None:
+    old = world.make_chain(world.root / "1", chain_id="old")
+    world.slurm.cancel([str(old.submit(1))])
+    new = world.make_chain(world.root / "1", chain_id="new")
+    new.submit(2)
+    assert look(all_mine(world)) == ["new"]
