@@ -1,7 +1,7 @@
 """One pass over the watched chains: snapshot, detectors, actions, notices, heartbeat, state.
 
 The order is fixed: nothing is acted on before every source was read, and the heartbeat is pinged last, only when every
-source of every chain was seen and no detector broke. Touches: what its parts touch.
+source of every chain was seen, no chain was missed and no detector broke. Touches: what its parts touch.
 """
 
 from __future__ import annotations
@@ -96,9 +96,16 @@ class PassParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_pass(
-    parts: PassParts, watches: Sequence[Watch], queue: QueueReading | Unobserved | None = None
+    parts: PassParts,
+    watches: Sequence[Watch],
+    queue: QueueReading | Unobserved | None = None,
+    *,
+    sees_all: bool = True,
 ) -> tuple[PassResult, ...]:
-    """Look at every chain once, act where that was allowed, tell who has to know. Updates the watches."""
+    """Look at every chain once, act where that was allowed, tell who has to know. Updates the watches.
+
+    `sees_all` False: there are chains that should be among the watches and could not be found.
+    """
     began = parts.clock.monotonic()
     targets = [
         Target(subject=one.subject, layout=one.layout, asked_job_id=one.asked_job_id, memory=one.memory)
@@ -109,14 +116,14 @@ def run_pass(
     # Notices come after the actions: a sink that hangs must not delay the release of a node.
     results = [_tell(parts, one, result) for one, result in zip(watches, results, strict=True)]
     _publish_metrics(parts, results)
-    if results and not any(result.is_degraded for result in results):
+    if sees_all and results and not any(result.is_degraded for result in results):
         _ping(parts.outlets)
     return tuple(results)
 
 
-def exit_code_of(results: Sequence[PassResult]) -> int:
-    """The worst of all chains: critical before degraded before clean."""
-    return max((result.exit_code for result in results), default=CLEAN)
+def exit_code_of(results: Sequence[PassResult], *, sees_all: bool = True) -> int:
+    """The worst of all chains: critical before degraded before clean. `sees_all` is that of the pass."""
+    return max([CLEAN if sees_all else DEGRADED, *(result.exit_code for result in results)])
 
 
 def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> PassResult:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nvrx_chain.errors import IdentityError, NvrxError, Unobserved, UsageError
+from nvrx_chain.clock import Clock
+from nvrx_chain.errors import Unobserved, UsageError
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
+from nvrx_watch.discovery import Discovery
 from nvrx_watch.resolve.watched import ForeignHints, ReadScript, Watched, find_account
 from nvrx_watch.run_pass import Watch
 from nvrx_watch.state_store import StateStore
@@ -36,6 +38,7 @@ class Subjects:
         read_script: ReadScript,
         here: Path,
         user: str,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._client = client
@@ -45,7 +48,7 @@ class Subjects:
         self._user = user
         self._watches: dict[str, Watch] = {}
         self._over: dict[str, int] = {}
-        self._left: set[str] = set()
+        self._discovery = Discovery(self._resolve_mine, clock)
 
     def resolve_named(self) -> None:
         """Find the one chain that was named. Raises NvrxError when there is none or it cannot be seen."""
@@ -106,41 +109,27 @@ class Subjects:
             if self._over[key] >= QUIET_PASSES_BEFORE_LEAVING:
                 log.info("a chain is over and is no longer watched chain=%s", key)
                 if watch.subject.chain_id is not None:
-                    self._left.add(watch.subject.chain_id)
+                    self._discovery.leave(watch.subject.chain_id)
                 del self._watches[key], self._over[key]
+
+    @property
+    def unwatched(self) -> Mapping[str, str]:
+        """Why a chain of the queue is not watched, by chain id (--all-mine only)."""
+        return self._discovery.unwatched
 
     def _discover(self, reading: QueueReading) -> None:
         from nvrx_watch.resolve.all_mine import find_mine
+
+        for watched in self._discovery.find(find_mine(reading, self._user, self._watches)):
+            self._add(watched)
+
+    def _resolve_mine(self, array_job_id: int) -> Watched:
         from nvrx_watch.resolve.by_job import resolve_job
 
         assert self._client is not None
-        found = find_mine(reading, self._user, self._watches)
-        # Ended jobs stay in the queue for minutes: a chain that was let go must not come back by them.
-        self._left &= {mine.chain_id for mine in found}
-        for mine in found:
-            if mine.chain_id in self._left and not mine.is_live:
-                continue
-            try:
-                watched = resolve_job(
-                    str(mine.array_job_id),
-                    self._client,
-                    ForeignHints(),
-                    read_script=self._read_script,
-                    here=self._here,
-                )
-            except IdentityError as error:
-                if mine.is_live:
-                    log.warning("a chain of the queue cannot be watched chain_id=%s error=%s", mine.chain_id, error)
-                    continue
-                # The directory of an ended chain holds a newer one: nothing is left of it to be looked at.
-                log.info("an ended chain is not watched chain_id=%s why=%s", mine.chain_id, error)
-                self._left.add(mine.chain_id)
-                continue
-            except NvrxError as error:
-                log.warning("a chain of the queue cannot be watched chain_id=%s error=%s", mine.chain_id, error)
-                continue
-            self._left.discard(mine.chain_id)
-            self._add(watched)
+        return resolve_job(
+            str(array_job_id), self._client, ForeignHints(), read_script=self._read_script, here=self._here
+        )
 
     def _add(self, watched: Watched) -> None:
         memory, history, notes = self._store.load(watched.subject.key)

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -79,6 +79,7 @@ class Watcher:
             read_script=self._read_script,
             here=Path.cwd(),
             user=self.user,
+            clock=self.clock,
         )
         self._parts = PassParts(
             gatherer=Gatherer(
@@ -149,10 +150,16 @@ class Watcher:
         others = self._uid not in (0, uid_of(self.user))
         # Somebody else's empty queue may be one that this user is not shown.
         self.sees_queue = isinstance(reading, QueueReading) and (bool(reading.tasks) or not others)
-        results = run_pass(self._parts, self._subjects.watches(reading), reading)
+        watches = self._subjects.watches(reading)
+        results = run_pass(self._parts, watches, reading, sees_all=not self.unwatched)
         over = {result.snapshot.subject.key for result in results if _is_over(result)}
         self._subjects.leave_ended(lambda watch: watch.subject.key in over)
         return results
+
+    @property
+    def unwatched(self) -> Mapping[str, str]:
+        """Why a chain that should be watched is not, by chain id: such a pass is degraded."""
+        return self._subjects.unwatched
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:

@@ -250,6 +250,14 @@ def test_metrics_that_cannot_be_published_cost_the_metrics_only(world: World, ca
     assert world.pings == 1
 
 
+def test_a_chain_that_was_not_found_is_a_degraded_pass_of_the_others_too(world: World) -> None:
+    (result,) = run_pass(world._parts(), [world.watch], sees_all=False)
+    assert world.pings == 0
+    assert exit_code_of([result], sees_all=False) == DEGRADED
+    assert exit_code_of([], sees_all=False) == DEGRADED
+    assert exit_code_of([result]) == CLEAN
+
+
 def test_no_chain_is_no_ping(world: World) -> None:
     assert run_pass(world._parts(), []) == ()
     assert world.pings == 0

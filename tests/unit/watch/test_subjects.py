@@ -28,6 +28,7 @@ def all_mine(world: World, **options: object) -> Subjects:
         read_script=lambda job: None,
         here=world.root,
         user="alice",
+        clock=world.clock,
     )
 
 
@@ -66,3 +67,14 @@ def test_an_ended_chain_whose_directory_holds_a_newer_one_is_nothing_to_look_at(
     new = world.make_chain(world.root / "1", chain_id="new")
     new.submit(2)
     assert look(all_mine(world)) == ["new"]
+
+
+def test_a_chain_that_cannot_be_found_is_said_and_counted_apart(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.make_chain(world.root / "1", chain_id="good").submit(1)
+    lost = world.make_chain(world.root / "2", chain_id="lost")
+    lost.submit(1)
+    lost.run.manifest.unlink()
+    subjects = all_mine(world)
+    assert look(subjects) == ["good"]
+    assert list(subjects.unwatched) == ["lost"]
+    assert "chain_id=lost" in caplog.text
