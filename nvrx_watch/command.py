@@ -39,6 +39,7 @@ def run_command_line(options: Mapping[str, Any], thresholds: Mapping[str, Any]) 
     with Watcher(config) as watcher:
         if config.interval_seconds is None:
             return _once(watcher, config)
+        watcher.resolve()
         return _live(watcher, config) if config.live else _stay(watcher, config)
 
 

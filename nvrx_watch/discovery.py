@@ -24,8 +24,8 @@ LONGEST_WAIT_SECONDS = 1800.0
 """Resolving costs questions to Slurm and a look at a directory: what failed is not tried in each pass."""
 
 RESOLVE_SECONDS = 60.0
-"""For all new chains of a pass together, each one half of what is left: a run directory may lie on a dead mount, and the
-first one must not leave the others without a look in each run of cron."""
+"""For all new chains of a pass together, each one half of what is left: a run directory may lie on a dead mount, and
+the first one must not leave the others without a look in each run of cron."""
 
 _SHORTEST_TRY_SECONDS = 0.02
 

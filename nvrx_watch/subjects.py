@@ -6,6 +6,7 @@ Touches: Slurm and run directories while a chain is resolved, the state director
 from __future__ import annotations
 
 import logging
+import os
 import pwd
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,9 +14,11 @@ from pathlib import Path
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved, UsageError
 from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
-from nvrx_watch.discovery import Discovery
+from nvrx_watch.discovery import RESOLVE_SECONDS, Discovery
+from nvrx_watch.hang_guard import HangGuard, Hangs
 from nvrx_watch.resolve.watched import ForeignHints, ReadScript, Watched, find_account
 from nvrx_watch.run_pass import Watch
 from nvrx_watch.state_store import StateStore
@@ -39,6 +42,7 @@ class Subjects:
         here: Path,
         user: str,
         clock: Clock,
+        resolve_seconds: float = RESOLVE_SECONDS,
     ) -> None:
         self._config = config
         self._client = client
@@ -48,10 +52,32 @@ class Subjects:
         self._user = user
         self._watches: dict[str, Watch] = {}
         self._over: dict[str, int] = {}
+        self._resolve_seconds = resolve_seconds
+        self._resolving = HangGuard("finding the chain")
         self._discovery = Discovery(self._resolve_mine, clock)
 
+    @property
+    def asked_for(self) -> str:
+        """What was asked for, in one word that is the same for the next run of cron. Touches nothing."""
+        config = self._config
+        if config.all_mine:
+            return f"all-mine/{self._user}"
+        if config.run_directory is not None:
+            return f"run-dir/{os.path.abspath(config.run_directory)}"
+        if config.jobid is not None:
+            named = parse_job_name(config.jobid)
+            return f"job/{named.job_id if named is not None else config.jobid}"
+        return f"foreign/{config.job_name}/{config.work_directory}/{config.cycle_info_glob}"
+
     def resolve_named(self) -> None:
-        """Find the one chain that was named. Raises NvrxError when there is none or it cannot be seen."""
+        """Find the one chain that was named. Raises NvrxError when there is none or it cannot be seen in time."""
+        try:
+            watched = self._resolving.run(self._find_named, self._resolve_seconds)
+        except Hangs as error:
+            raise Hangs(error.message, part="it was not seen", hint="does its file system answer?") from None
+        self._add(watched)
+
+    def _find_named(self) -> Watched:
         config = self._config
         hints = ForeignHints(
             work_directory=config.work_directory,
@@ -64,29 +90,28 @@ class Subjects:
         if config.run_directory is not None:
             from nvrx_watch.resolve.by_directory import resolve_run_directory
 
-            self._add(resolve_run_directory(config.run_directory))
-        elif config.jobid is not None and self._client is not None:
+            return resolve_run_directory(config.run_directory)
+        if config.jobid is not None and self._client is not None:
             from nvrx_watch.resolve.by_job import resolve_job
 
-            self._add(resolve_job(config.jobid, self._client, hints, read_script=self._read_script, here=self._here))
-        else:
-            from nvrx_watch.resolve.foreign import ForeignJob, watch_foreign
+            return resolve_job(config.jobid, self._client, hints, read_script=self._read_script, here=self._here)
+        from nvrx_watch.resolve.foreign import ForeignJob, watch_foreign
 
-            # No job is named, so there is no script to read: what the user says is all there is.
-            if config.work_directory is not None and not config.work_directory.is_dir():
-                raise UsageError(f"reading {config.work_directory}: there is no such directory", part="--work-dir")
-            place = config.work_directory or Path(config.cycle_info_glob or "")
-            job = ForeignJob(
-                array_job_id=None,
-                name=config.job_name or place.name,
-                user=self._user,
-                account=find_account(self._user),
-                cluster=None,
-                work_directory=str(self._here),
-                command="",
-                script_ids=(),
-            )
-            self._add(watch_foreign(job, hints, self._read_script, self._here))
+        # No job is named, so there is no script to read: what the user says is all there is.
+        if config.work_directory is not None and not config.work_directory.is_dir():
+            raise UsageError(f"reading {config.work_directory}: there is no such directory", part="--work-dir")
+        place = config.work_directory or Path(config.cycle_info_glob or "")
+        job = ForeignJob(
+            array_job_id=None,
+            name=config.job_name or place.name,
+            user=self._user,
+            account=find_account(self._user),
+            cluster=None,
+            work_directory=str(self._here),
+            command="",
+            script_ids=(),
+        )
+        return watch_foreign(job, hints, self._read_script, self._here)
 
     def read_queue(self) -> QueueReading | Unobserved | None:
         """With --all-mine the queue of the user, which the pass then uses too; None when a pass reads its own."""

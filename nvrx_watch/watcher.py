@@ -131,18 +131,17 @@ class Watcher:
         )
 
     def __enter__(self) -> Watcher:
-        try:
-            if not self._config.all_mine:
-                self._subjects.resolve_named()
-        except BaseException:
-            self._closing.close()
-            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.close()
+
+    def resolve(self) -> None:
+        """Find the chain that was named, before the first pass. Raises NvrxError."""
+        if not self._config.all_mine:
+            self._subjects.resolve_named()
 
     def run_pass(self) -> tuple[PassResult, ...]:
         """One pass over every chain."""
@@ -163,17 +162,26 @@ class Watcher:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Whether no other single pass is at work on the same chains: runs of cron must not pile up."""
+        """Whether no other single pass is at work on the same: runs of cron must not pile up. Finds the chain as well.
+
+        First by what was asked for, since finding the chain may hang; then by the chain, which may be asked for in
+        several ways.
+        """
         with contextlib.ExitStack() as held:
-            key = "all-mine" if self._config.all_mine else self._subjects.watches(None)[0].subject.key
-            lock = self._store.try_lock(key)
-            if lock is None:
-                yield False
-                return
-            if lock.note:
-                log.warning("%s", lock.note)
-            held.enter_context(lock)
-            yield True
+            is_free = self._lock(self._subjects.asked_for, held)
+            if is_free and not self._config.all_mine:
+                self.resolve()
+                is_free = self._lock(self._subjects.watches(None)[0].subject.key, held)
+            yield is_free
+
+    def _lock(self, key: str, held: contextlib.ExitStack) -> bool:
+        lock = self._store.try_lock(key)
+        if lock is None:
+            return False
+        if lock.note:
+            log.warning("%s", lock.note)
+        held.enter_context(lock)
+        return True
 
     def _flush(self) -> None:
         for note in self._store.flush():

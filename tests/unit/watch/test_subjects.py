@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from nvrx_chain.slurm.model import QueueReading
+from nvrx_chain.slurm.model import JobDetail, QueueReading
+from nvrx_watch.hang_guard import Hangs
 from nvrx_watch.run_pass import Watch
 from nvrx_watch.state_store import StateStore
 from nvrx_watch.subjects import QUIET_PASSES_BEFORE_LEAVING, Subjects
@@ -19,8 +21,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def all_mine(world: World, **options: object) -> Subjects:
-    config = build(run_dir=None, all_mine=True, state_dir=world.root / "state dir", **options)
+def subjects_of(world: World, *, seconds: float = 60.0, **options: object) -> Subjects:
+    config = build(**{"run_dir": None, "state_dir": world.root / "state dir", **options})
     return Subjects(
         config,
         world.slurm,
@@ -29,7 +31,12 @@ def all_mine(world: World, **options: object) -> Subjects:
         here=world.root,
         user="alice",
         clock=world.clock,
+        resolve_seconds=seconds,
     )
+
+
+def all_mine(world: World) -> Subjects:
+    return subjects_of(world, all_mine=True)
 
 
 def look(subjects: Subjects) -> list[str]:
@@ -78,3 +85,39 @@ def test_a_chain_that_cannot_be_found_is_said_and_counted_apart(world: World, ca
     assert look(subjects) == ["good"]
     assert list(subjects.unwatched) == ["lost"]
     assert "chain_id=lost" in caplog.text
+
+
+def test_a_chain_that_takes_for_ever_to_find_was_not_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def hang(job_id: int) -> tuple[JobDetail, ...]:
+        released.wait(60)
+        raise AssertionError("nobody waits for this")
+
+    monkeypatch.setattr(world.slurm, "show_job", hang)
+    subjects = subjects_of(world, jobid="11", seconds=0.05)
+    try:
+        with pytest.raises(Hangs, match="not seen"):
+            subjects.resolve_named()
+        assert subjects.watches(None) == []
+    finally:
+        released.set()
+
+
+def test_what_was_asked_for_has_one_word_however_it_is_put(world: World) -> None:
+    forms = ("123", "123_0", "123_[2-4%2]")
+    assert {subjects_of(world, jobid=form).asked_for for form in forms} == {"job/123"}
+    directories = (world.root / "a b", world.root / "x" / ".." / "a b")
+    assert len({subjects_of(world, run_dir=path).asked_for for path in directories}) == 1
+
+
+def test_what_else_was_asked_for_has_another_word(world: World) -> None:
+    asked = (
+        {"all_mine": True},
+        {"jobid": "1"},
+        {"jobid": "2"},
+        {"run_dir": world.root},
+        {"job_name": "train"},
+        {"job_name": "train", "work_dir": world.root},
+    )
+    assert len({subjects_of(world, **one).asked_for for one in asked}) == len(asked)
