@@ -82,6 +82,14 @@ def _read_config(context: click.Context, _parameter: click.Parameter, path: Path
     metavar="N",
     help="With --allow extend: generations to keep queued.",
 )
+@click.option(
+    "--leave-after",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --all-mine: let go of a chain whose jobs have been gone for so long without a verdict.",
+)
 @click.option("--disable", metavar="A,B", default="", help="Detectors to leave out.")
 @click.option("--list-detectors", is_flag=True, help="List the detectors and leave.")
 @click.option("--explain", metavar="DETECTOR", help="Say what a detector means and what to do, and leave.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from nvrx_chain.clock import Clock
@@ -24,9 +24,6 @@ from nvrx_watch.run_pass import Watch
 from nvrx_watch.state_store import StateStore
 
 log = logging.getLogger(__name__)
-
-QUIET_PASSES_BEFORE_LEAVING = 5
-"""With --all-mine a chain that has a verdict and no job left is looked at this often again, then let go."""
 
 
 class Subjects:
@@ -51,7 +48,6 @@ class Subjects:
         self._here = here
         self._user = user
         self._watches: dict[str, Watch] = {}
-        self._over: dict[str, int] = {}
         self._resolve_seconds = resolve_seconds
         self._resolving = HangGuard("finding the chain")
         self._discovery = Discovery(self._resolve_mine, clock)
@@ -125,17 +121,12 @@ class Subjects:
             self._discover(reading)
         return list(self._watches.values())
 
-    def leave_ended(self, is_over: Callable[[Watch], bool]) -> None:
-        """Let go of chains that have been over for some passes (--all-mine only)."""
-        if not self._config.all_mine:
-            return
-        for key, watch in list(self._watches.items()):
-            self._over[key] = self._over.get(key, 0) + 1 if is_over(watch) else 0
-            if self._over[key] >= QUIET_PASSES_BEFORE_LEAVING:
-                log.info("a chain is over and is no longer watched chain=%s", key)
-                if watch.subject.chain_id is not None:
-                    self._discovery.leave(watch.subject.chain_id)
-                del self._watches[key], self._over[key]
+    def leave(self, key: str) -> Watch:
+        """Let go of a chain, which is not looked at again unless a live job of it is seen."""
+        watch = self._watches.pop(key)
+        if watch.subject.chain_id is not None:
+            self._discovery.leave(watch.subject.chain_id)
+        return watch
 
     @property
     def unwatched(self) -> Mapping[str, str]:

@@ -22,8 +22,8 @@ from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
 from nvrx_watch.gather import Gatherer
 from nvrx_watch.layout import OwnLayout
+from nvrx_watch.leaving import Leaving
 from nvrx_watch.memory import remembered_jobs
-from nvrx_watch.model import Queue
 from nvrx_watch.reading.worker import RunReader
 from nvrx_watch.run_pass import Outlets, PassParts, PassResult, Watch, run_pass
 from nvrx_watch.sinks.chain_metrics import ChainMetrics
@@ -81,6 +81,7 @@ class Watcher:
             user=self.user,
             clock=self.clock,
         )
+        self._leaving = Leaving(self.clock, dry_seconds=config.leave_after_seconds, disabled=config.disabled)
         self._parts = PassParts(
             gatherer=Gatherer(
                 reader=self._reader,
@@ -151,9 +152,18 @@ class Watcher:
         self.sees_queue = isinstance(reading, QueueReading) and (bool(reading.tasks) or not others)
         watches = self._subjects.watches(reading)
         results = run_pass(self._parts, watches, reading, sees_all=not self.unwatched)
-        over = {result.snapshot.subject.key for result in results if _is_over(result)}
-        self._subjects.leave_ended(lambda watch: watch.subject.key in over)
+        if self._config.all_mine:
+            for result in results:
+                if self._leaving.may_leave(result):
+                    self._let_go(result.snapshot.subject.key)
         return results
+
+    def _let_go(self, key: str) -> None:
+        """Forget a chain wherever something is kept of it. SlurmFacts does so by itself, with each pass."""
+        log.info("a chain is over and is no longer watched chain=%s", key)
+        self._reader.forget(self._subjects.leave(key).layout)
+        for note in self._store.forget(key):
+            log.warning("%s", note)
 
     @property
     def unwatched(self) -> Mapping[str, str]:
@@ -248,12 +258,3 @@ def _busy_directories(watch: Watch) -> list[Path]:
         below = layout.run_directory / "generations" / str(job)
         found += [below / "control", below / "cycle_infos"]
     return found
-
-
-def _is_over(result: PassResult) -> bool:
-    """A chain with a verdict of which the queue shows nothing live."""
-    snapshot = result.snapshot
-    if snapshot.verdict is None or isinstance(snapshot.verdict, Unobserved) or not isinstance(snapshot.queue, Queue):
-        return False
-    queue = snapshot.queue
-    return not any(queue.alive(one.array_job_id) for one in snapshot.generations)

@@ -21,6 +21,12 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     use_cache: bool
 
 
+class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """This chain is not read again: keep nothing of it. Has no answer."""
+
+    layout: Layout
+
+
 class CycleRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One readable cycle record; its node lists are as the file writes them, "" where there is none."""
 
@@ -113,4 +119,5 @@ class NotRead(msgspec.Struct, frozen=True):
     reason: str
 
 
+Request = ReadRequest | ForgetRequest
 Message = GenerationChange | ReadSummary | Entering | NotRead

@@ -17,7 +17,7 @@ from nvrx_watch.layout import Layout, OwnLayout
 from nvrx_watch.reading.child import ChildGone, ChildLate, ReadingChild, Serve
 from nvrx_watch.reading.collector import collector_paused
 from nvrx_watch.reading.disk import DiskReader
-from nvrx_watch.reading.messages import Entering, GenerationChange, NotRead, ReadRequest, ReadSummary
+from nvrx_watch.reading.messages import Entering, ForgetRequest, GenerationChange, NotRead, ReadRequest, ReadSummary
 from nvrx_watch.reading.mounts import mount_of, read_mount_points
 from nvrx_watch.reading.view import RunView
 from nvrx_watch.reading_model import RunReading
@@ -87,6 +87,17 @@ class RunReader:
                 # It died between two passes: the next one has done nothing wrong yet.
                 answer = self._ask(layout, deadline_seconds)
         return answer if answer is not None else Unobserved(f"the process that reads {_directories(layout)[0]} died")
+
+    def forget(self, layout: Layout) -> None:
+        """Keep nothing of a chain that is not read any more, here and in the child."""
+        self._views.pop(layout, None)
+        if self._child is None:
+            return
+        try:
+            self._child.tell(ForgetRequest(layout=layout))
+        except ChildGone as error:
+            # The next reading starts another child, which knows of nothing.
+            log.info("the reading process was not told to forget pid=%s error=%s", self._child.pid, error)
 
     def close(self) -> None:
         """End the child, those that hang too, without waiting for what cannot be ended."""

@@ -9,9 +9,8 @@ import pytest
 
 from nvrx_chain.slurm.model import JobDetail, QueueReading
 from nvrx_watch.hang_guard import Hangs
-from nvrx_watch.run_pass import Watch
 from nvrx_watch.state_store import StateStore
-from nvrx_watch.subjects import QUIET_PASSES_BEFORE_LEAVING, Subjects
+from nvrx_watch.subjects import Subjects
 from tests.unit.ops.conftest import World
 from tests.unit.watch.test_config import build
 
@@ -46,10 +45,6 @@ def look(subjects: Subjects) -> list[str]:
     return sorted(str(watch.subject.chain_id) for watch in subjects.watches(reading))
 
 
-def over(watch: Watch) -> bool:
-    return True
-
-
 def test_a_chain_that_has_just_ended_is_looked_at(world: World) -> None:
     job = world.make_chain(world.root / "1", chain_id="one").submit(1)
     world.slurm.cancel([str(job)])
@@ -60,9 +55,8 @@ def test_a_chain_that_was_let_go_comes_back_with_a_live_job_only(world: World) -
     chain = world.make_chain(world.root / "1", chain_id="one")
     world.slurm.cancel([str(chain.submit(1))])
     subjects = all_mine(world)
-    for _ in range(QUIET_PASSES_BEFORE_LEAVING):
-        assert look(subjects) == ["one"]
-        subjects.leave_ended(over)
+    assert look(subjects) == ["one"]
+    subjects.leave("one")
     assert look(subjects) == []
     chain.submit(2)
     assert look(subjects) == ["one"]
