@@ -219,6 +219,7 @@ def _snapshot(
         can_write_run_directory=None if isinstance(files, Unobserved) else files.can_write,
         free_bytes=None if isinstance(files, Unobserved) else files.free_bytes,
         file_clock_ahead_seconds=None if isinstance(files, Unobserved) else files.file_clock_ahead_seconds,
+        successor=None if isinstance(files, Unobserved) else _successor(read, files),
     )
 
 
@@ -276,8 +277,9 @@ def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str
         answers[Source.CYCLES] = next((one.cycles for one in begun if isinstance(one.cycles, Unobserved)), None)
         answers[Source.ITERATION] = files.iteration
         control = [said for one in begun for said in (one.closed, one.record, one.no_restart)]
-        answers[Source.RECORDS] = _first_unobserved(
-            files.generations, files.verdict, files.hold, files.manifest, _other_chain(read, files), *control
+        over = _superseded(_successor(read, files))
+        answers[Source.RECORDS] = over or _first_unobserved(
+            files.generations, files.verdict, files.hold, files.manifest, *control
         )
     return SourceReport(
         unobserved={
@@ -290,12 +292,18 @@ def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str
     )
 
 
-def _other_chain(read: _Read, files: RunReading) -> Unobserved | None:
+def _successor(read: _Read, files: RunReading) -> str | None:
     """A resumed run directory holds another chain: to go on with the old one would be to look at nothing."""
     manifest, wanted = files.manifest, read.subject.chain_id
     if isinstance(manifest, ChainManifest) and wanted is not None and manifest.chain_id != wanted:
-        return Unobserved(f"the run directory now holds chain {manifest.chain_id}: start the watcher anew")
+        return manifest.chain_id
     return None
+
+
+def _superseded(successor: str | None) -> Unobserved | None:
+    if successor is None:
+        return None
+    return Unobserved(f"the run directory now holds chain {successor}, which --run-dir or a job id of it names")
 
 
 def _first_unobserved(*answers: object) -> object:

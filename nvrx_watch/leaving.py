@@ -52,9 +52,7 @@ class Leaving:
 
     def _says_the_end(self, result: PassResult) -> bool:
         said = {finding.detector for finding in result.run.findings}
-        nobody_asks = "chain_exhausted" in self._disabled
-        # Of a directory that somebody removed, no detector has anything to say.
-        return bool(said & _SAYS_THE_END) or nobody_asks or not result.snapshot.generations
+        return bool(said & _SAYS_THE_END) or "chain_exhausted" in self._disabled
 
     def _forget(self, key: str) -> None:
         self._over.pop(key, None)

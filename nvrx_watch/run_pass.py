@@ -19,7 +19,7 @@ from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.action_model import ActionReport, ActionState
 from nvrx_watch.detectors.registry import ALL, DetectorRun, run_detectors
 from nvrx_watch.gather import Gatherer, Target
-from nvrx_watch.history import due_notices, history_notes, mark_good_pass, update_history
+from nvrx_watch.history import due_notices, end_all, history_notes, mark_good_pass, update_history
 from nvrx_watch.history_model import History
 from nvrx_watch.layout import Layout
 from nvrx_watch.memory import Memory
@@ -42,13 +42,17 @@ CLEAN, DEGRADED, CRITICAL = 0, 1, 2
 
 
 class Watch(msgspec.Struct):
-    """A chain that is watched, and what is known of it from earlier passes."""
+    """A chain that is watched, and what is known of it from earlier passes.
+
+    `is_followed`: its run directory holds another chain meanwhile, which is watched too.
+    """
 
     subject: Subject
     layout: Layout
     asked_job_id: int | None = None
     memory: Memory = msgspec.field(default_factory=Memory)
     history: History = msgspec.field(default_factory=History)
+    is_followed: bool = False
 
 
 class PassResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +64,12 @@ class PassResult(msgspec.Struct, frozen=True, kw_only=True):
     history: History
     notes: tuple[str, ...]
     seconds: float
+    is_followed: bool = False
 
     @property
     def is_degraded(self) -> bool:
         """Whether something could not be seen: then no heartbeat is sent. A source that a site lacks is none."""
-        return bool(self.snapshot.sources.unobserved or self.run.broken)
+        return not self.is_followed and bool(self.snapshot.sources.unobserved or self.run.broken)
 
     @property
     def exit_code(self) -> int:
@@ -127,6 +132,8 @@ def exit_code_of(results: Sequence[PassResult], *, sees_all: bool = True) -> int
 
 
 def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> PassResult:
+    if snapshot.successor is not None:
+        return _end(parts, watch, snapshot, began)
     run = run_detectors(snapshot, parts.thresholds, parts.disabled)
     for name, text in run.broken.items():
         log.error("a detector broke, the others ran detector=%s chain=%s error=%s", name, snapshot.subject.name, text)
@@ -145,6 +152,20 @@ def _judge(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> 
         result = replace(result, history=mark_good_pass(history, now))
     watch.subject, watch.memory = snapshot.subject, snapshot.memory
     return result
+
+
+def _end(parts: PassParts, watch: Watch, snapshot: Snapshot, began: float) -> PassResult:
+    """Nothing is left of a chain whose directory another one has taken over: what was found of it ends."""
+    watch.memory = snapshot.memory
+    return PassResult(
+        snapshot=snapshot,
+        run=DetectorRun(findings=(), skipped={}, broken={}),
+        reports=(),
+        history=end_all(watch.history),
+        notes=(),
+        seconds=parts.clock.monotonic() - began,
+        is_followed=watch.is_followed,
+    )
 
 
 def _perform(parts: PassParts, snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[ActionReport, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nvrx_chain.clock import Clock
-from nvrx_chain.errors import Unobserved, UsageError
+from nvrx_chain.errors import NvrxError, Unobserved, UsageError
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.model import QueueReading
@@ -48,6 +48,7 @@ class Subjects:
         self._here = here
         self._user = user
         self._watches: dict[str, Watch] = {}
+        self._said_over: set[str] = set()
         self._resolve_seconds = resolve_seconds
         self._resolving = HangGuard("finding the chain")
         self._discovery = Discovery(self._resolve_mine, clock)
@@ -120,6 +121,27 @@ class Subjects:
         if isinstance(reading, QueueReading):
             self._discover(reading)
         return list(self._watches.values())
+
+    def follow(self, key: str, successor: str) -> None:
+        """The run directory of a chain holds `successor` now: go on with that one where the directory was asked for.
+
+        A job id names one chain, and with --all-mine the queue shows the new one by itself.
+        """
+        watch = self._watches[key]
+        if self._config.all_mine or any(one.subject.chain_id == successor for one in self._watches.values()):
+            watch.is_followed = True
+        elif self._config.run_directory is not None:
+            try:
+                self.resolve_named()
+            except NvrxError as error:
+                log.warning(
+                    "the new chain of a run directory is not watched yet chain_id=%s error=%s", successor, error
+                )
+                return
+            watch.is_followed = any(one.subject.chain_id == successor for one in self._watches.values())
+        elif key not in self._said_over:
+            self._said_over.add(key)
+            log.warning("a chain is over, its run directory holds another one chain=%s now=%s", key, successor)
 
     def leave(self, key: str) -> Watch:
         """Let go of a chain, which is not looked at again unless a live job of it is seen."""

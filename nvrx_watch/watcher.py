@@ -152,10 +152,15 @@ class Watcher:
         self.sees_queue = isinstance(reading, QueueReading) and (bool(reading.tasks) or not others)
         watches = self._subjects.watches(reading)
         results = run_pass(self._parts, watches, reading, sees_all=not self.unwatched)
-        if self._config.all_mine:
-            for result in results:
-                if self._leaving.may_leave(result):
-                    self._let_go(result.snapshot.subject.key)
+        for result in results:
+            key, successor = result.snapshot.subject.key, result.snapshot.successor
+            # A chain that another one follows stays until the sinks have taken the end of what was found of it.
+            if result.is_followed and not result.history.refusals:
+                self._let_go(key)
+            elif successor is not None:
+                self._subjects.follow(key, successor)
+            elif self._config.all_mine and self._leaving.may_leave(result):
+                self._let_go(key)
         return results
 
     def _let_go(self, key: str) -> None:

@@ -97,10 +97,7 @@ class OwnRun:
         )
 
     def _read_manifest(self) -> ChainManifest | Unobserved | None:
-        manifest = read_record(self._run.manifest, ChainManifest, owner_uid=self._layout.owner_uid)
-        if isinstance(manifest, ChainManifest) and manifest.chain_id != self._layout.chain_id:
-            self._notes.append(f"{self._run.manifest} is now of another chain: {manifest.chain_id[:80]}")
-        return manifest
+        return read_record(self._run.manifest, ChainManifest, owner_uid=self._layout.owner_uid)
 
     def _read_generations(self, started: list[int]) -> Iterator[GenerationChange]:
         for gone in self.generations.keys() - set(started):

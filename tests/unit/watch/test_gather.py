@@ -225,6 +225,14 @@ def test_a_directory_that_now_holds_another_chain_blinds_the_pass(world: World) 
     world.submit(1)
     snapshot = world.gather(world.reading(manifest=build.manifest(chain_id="another")))
     assert "another" in snapshot.sources.unobserved[Source.RECORDS]
+    assert snapshot.successor == "another"
+
+
+def test_a_manifest_that_cannot_be_read_names_no_successor(world: World) -> None:
+    world.submit(1)
+    snapshot = world.gather(world.reading(manifest=Unobserved("Input/output error")))
+    assert snapshot.successor is None
+    assert world.gather().successor is None
 
 
 def test_names_of_a_damaged_memory_break_nothing(world: World) -> None:

@@ -118,7 +118,3 @@ def test_one_pass_that_did_not_see_the_queue_begins_the_hour_anew() -> None:
 
 def test_where_nobody_wants_to_hear_of_the_end_it_need_not_be_said() -> None:
     assert Watched(frozenset({"chain_exhausted"})).left_after(result(findings=()), 100) == 61
-
-
-def test_a_directory_that_was_removed_says_nothing_and_is_let_go() -> None:
-    assert Watched().left_after(result(findings=(), history=History(), generations=()), 100) == 61

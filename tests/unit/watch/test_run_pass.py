@@ -258,6 +258,22 @@ def test_a_chain_that_was_not_found_is_a_degraded_pass_of_the_others_too(world: 
     assert exit_code_of([result]) == CLEAN
 
 
+def test_what_was_found_of_a_chain_ends_when_another_one_has_its_directory(world: World) -> None:
+    world.orphan()
+    world.look()
+    assert "orphaned_generation" in triggers(world)
+    world.changes["manifest"] = build.manifest(chain_id="newer")
+    world.clock.advance(60)
+    result = world.look()
+    assert result.run.findings == ()
+    assert result.exit_code == DEGRADED
+    resolved = [one.incident.detector for one in world.pager.told if one.kind is NoticeKind.RESOLVE]
+    assert "orphaned_generation" in resolved
+    assert not [one for one in world.pager.told if one.incident.detector == "observer"]
+    world.watch.is_followed = True
+    assert world.look().exit_code == CLEAN
+
+
 def test_no_chain_is_no_ping(world: World) -> None:
     assert run_pass(world._parts(), []) == ()
     assert world.pings == 0
