@@ -33,6 +33,9 @@ ACCOUNTED_GENERATIONS = 8
 REMEMBERED_GENERATIONS = 12
 """Of how many generations the memory of earlier passes is kept."""
 
+LEAST_FILE_SECONDS = 0.5
+"""What a chain gets when the others have used up the time for files. A mount that is known to hang takes none of it."""
+
 NO_SCHEDULER = "no scheduler is asked (--platform none)"
 
 
@@ -64,7 +67,10 @@ class _Read(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gatherer:
-    """Takes snapshots. `facts` None: no scheduler is asked. `watcher_uid` decides what an empty queue can mean."""
+    """Takes snapshots. `facts` None: no scheduler is asked. `watcher_uid` decides what an empty queue can mean.
+
+    `file_deadline_seconds` is for the files of one chain, `file_budget_seconds` for those of all chains of a pass.
+    """
 
     def __init__(
         self,
@@ -74,16 +80,19 @@ class Gatherer:
         clock: Clock,
         watcher_uid: int,
         file_deadline_seconds: float = 20.0,
+        file_budget_seconds: float = 60.0,
     ) -> None:
         self._reader = reader
         self._facts = facts
         self._clock = clock
         self._watcher_uid = watcher_uid
         self._deadline = file_deadline_seconds
+        self._budget = file_budget_seconds
+        self._late: frozenset[Layout] = frozenset()
 
     def gather(self, targets: Sequence[Target], queue: QueueReading | Unobserved | None = None) -> tuple[Snapshot, ...]:
         """One snapshot per target, in their order. `queue` is a reading that the caller has made in this pass."""
-        files = [self._reader.read(target.layout, deadline_seconds=self._deadline) for target in targets]
+        files = self._read_files(targets)
         if queue is None:
             queue = self._read_queue(targets)
         reads = [self._sort(target, reading, queue) for target, reading in zip(targets, files, strict=True)]
@@ -91,6 +100,16 @@ class Gatherer:
         nodes = self._read_nodes(reads)
         now = self._clock.now()
         return tuple(_snapshot(read, accounting, nodes, now) for read in reads)
+
+    def _read_files(self, targets: Sequence[Target]) -> list[RunReading | Unobserved]:
+        until = self._clock.monotonic() + self._budget
+        found: dict[int, RunReading | Unobserved] = {}
+        # Those that gave no answer last time come last: a dead mount must not take the time of the others.
+        for at in sorted(range(len(targets)), key=lambda at: targets[at].layout in self._late):
+            left = max(until - self._clock.monotonic(), LEAST_FILE_SECONDS)
+            found[at] = self._reader.read(targets[at].layout, deadline_seconds=min(self._deadline, left))
+        self._late = frozenset(targets[at].layout for at, one in found.items() if isinstance(one, Unobserved))
+        return [found[at] for at in range(len(targets))]
 
     def _read_queue(self, targets: Sequence[Target]) -> QueueReading | Unobserved:
         if self._facts is None:

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 _NEVER_AVAILABLE = ("accounting storage is disabled", "accounting_storage/none")
 # Ids in one sacct: a chain's newest generations decide, and slurmdbd pays for every id.
 MOST_ACCOUNTED = 200
+MOST_CALLS = 3
+"""So many sacct (or scontrol in its place) in a pass; the usual pass needs one at most."""
 _FROM_THE_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

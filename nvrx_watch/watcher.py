@@ -20,14 +20,15 @@ from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
-from nvrx_watch.gather import Gatherer
+from nvrx_watch.discovery import RESOLVE_SECONDS
+from nvrx_watch.gather import LEAST_FILE_SECONDS, Gatherer
 from nvrx_watch.layout import OwnLayout
 from nvrx_watch.leaving import Leaving
 from nvrx_watch.memory import remembered_jobs
 from nvrx_watch.reading.worker import RunReader
 from nvrx_watch.run_pass import Outlets, PassParts, PassResult, Watch, run_pass
 from nvrx_watch.sinks.chain_metrics import ChainMetrics
-from nvrx_watch.slurm_facts import SlurmFacts
+from nvrx_watch.slurm_facts import MOST_CALLS, SlurmFacts
 from nvrx_watch.state_store import StateStore
 from nvrx_watch.subjects import Subjects, uid_of, user_name
 
@@ -38,14 +39,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_DEADLINE_SECONDS = 20.0
+FILE_BUDGET_SECONDS = 60.0
 SLURM_SECONDS = 25.0
 SINK_SECONDS = 30.0
 ACTION_SECONDS = 300.0
 SETTLE_SECONDS = 60.0
 """How much of its memory a daemon may lose when it is killed."""
 
-PASS_DEADLINE_SECONDS = FILE_DEADLINE_SECONDS + 3 * SLURM_SECONDS + SINK_SECONDS + ACTION_SECONDS
-"""Every part of a pass has a deadline of its own; a pass that takes longer than all of them together hangs."""
+_MANY_CHAINS = 100
+_SLURM_CALLS = 1 + MOST_CALLS + 1
+_LONGEST_ACTION_SECONDS = 300.0
+_SAVING_SECONDS = 20.0
+
+PASS_DEADLINE_SECONDS = (
+    RESOLVE_SECONDS
+    + FILE_BUDGET_SECONDS
+    + _MANY_CHAINS * LEAST_FILE_SECONDS
+    + _SLURM_CALLS * SLURM_SECONDS
+    + ACTION_SECONDS
+    + _LONGEST_ACTION_SECONDS
+    + SINK_SECONDS
+    + _SAVING_SECONDS
+)
+"""Every part of a pass has a budget for all chains together; a pass that takes longer than all of them hangs."""
 
 _CYCLE_CACHE = "cycles"
 _ACTION_LOG = "actions.jsonl"
@@ -89,6 +105,7 @@ class Watcher:
                 clock=self.clock,
                 watcher_uid=self._uid,
                 file_deadline_seconds=FILE_DEADLINE_SECONDS,
+                file_budget_seconds=FILE_BUDGET_SECONDS,
             ),
             make_desk=lambda: self._desk,
             outlets=self._outlets(),
@@ -96,6 +113,7 @@ class Watcher:
             clock=self.clock,
             thresholds=config.thresholds,
             disabled=config.disabled,
+            action_seconds=ACTION_SECONDS,
         )
 
     @functools.cached_property

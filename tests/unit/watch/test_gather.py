@@ -12,7 +12,7 @@ import pytest
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_watch import memory as names
-from nvrx_watch.gather import Gatherer, Target
+from nvrx_watch.gather import LEAST_FILE_SECONDS, Gatherer, Target
 from nvrx_watch.layout import Layout, NvrxLayout, OwnLayout
 from nvrx_watch.memory import Memory, Seen
 from nvrx_watch.model import Generation, LogActivity, Queue, Snapshot, Source, Subject, Unavailable
@@ -124,6 +124,56 @@ def test_two_chains_of_one_user_share_the_questions(world: World) -> None:
     world.slurm.calls.clear()
     assert len(gatherer.gather([target, target])) == 2
     assert [call.operation for call in world.slurm.calls] == ["queue", "nodes"]
+
+
+@dataclass
+class SlowFiles:
+    """A reader of chains that take all the time they get, but for the quick ones, and what each of them got."""
+
+    world: World
+    quick: frozenset[Layout] = frozenset()
+    got: list[tuple[Layout, float]] = field(default_factory=list)
+
+    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
+        self.got.append((layout, deadline_seconds))
+        if layout in self.quick:
+            return self.world.reading()
+        self.world.clock.advance(deadline_seconds)
+        return Unobserved("no answer")
+
+
+def layout_of(number: int) -> OwnLayout:
+    return OwnLayout(run_directory=Path(f"/dead mount/{number}"), chain_id=f"c{number}", owner_uid=build.UID)
+
+
+def targets_of(layouts: list[OwnLayout]) -> list[Target]:
+    return [Target(subject=build.subject(), layout=one, asked_job_id=None, memory=Memory()) for one in layouts]
+
+
+def test_fifty_chains_on_dead_mounts_share_the_time_for_files(world: World) -> None:
+    files = SlowFiles(world)
+    gatherer = Gatherer(
+        reader=files,
+        facts=None,
+        clock=world.clock,
+        watcher_uid=build.UID,
+        file_deadline_seconds=20,
+        file_budget_seconds=60,
+    )
+    gatherer.gather(targets_of([layout_of(number) for number in range(50)]))
+    assert [seconds for _, seconds in files.got[:3]] == [20, 20, 20]
+    assert {seconds for _, seconds in files.got[3:]} == {LEAST_FILE_SECONDS}
+    assert world.clock.monotonic() == 60 + 47 * LEAST_FILE_SECONDS
+
+
+def test_a_chain_that_gave_no_answer_is_read_after_the_others(world: World) -> None:
+    dead, good = layout_of(1), layout_of(2)
+    files = SlowFiles(world, quick=frozenset({good}))
+    gatherer = Gatherer(reader=files, facts=None, clock=world.clock, watcher_uid=build.UID)
+    first, second = (gatherer.gather(targets_of([dead, good])) for _ in range(2))
+    assert [layout for layout, _ in files.got] == [dead, good, good, dead]
+    for snapshots in (first, second):
+        assert [isinstance(one.iteration, Unobserved) for one in snapshots] == [True, False]
 
 
 def test_a_silent_queue_is_unobserved_and_remembers_nothing(world: World) -> None:
