@@ -17,7 +17,7 @@ from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.manifest import ChainManifest
-from nvrx_chain.slurm.model import Node, QueueReading
+from nvrx_chain.slurm.model import AccountedTask, Node, QueueReading
 from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_watch import memory as names
 from nvrx_watch.layout import Layout
@@ -25,7 +25,7 @@ from nvrx_watch.memory import Memory, Value, forget, observe
 from nvrx_watch.model import Generation, LogActivity, Queue, Snapshot, Source, SourceReport, Subject, Unavailable
 from nvrx_watch.queue_sort import sort_queue
 from nvrx_watch.reading_model import RunReading
-from nvrx_watch.slurm_facts import Accounting, SlurmFacts, unavailable_or_unobserved
+from nvrx_watch.slurm_facts import MOST_CALLS, Accounting, SlurmFacts, unavailable_or_unobserved
 
 ACCOUNTED_GENERATIONS = 8
 """Of how many generations, the newest that have begun, Slurm's accounting is read."""
@@ -144,11 +144,10 @@ class Gatherer:
     def _read_accounting(self, reads: Sequence[_Read]) -> Accounting | Unobserved:
         if self._facts is None:
             return Accounting(unavailable=NO_SCHEDULER)
-        wanted = sorted({job for read in reads for job in _to_account(read)})
         self._facts.forget_all_but(frozenset(one.array_job_id for read in reads for one in read.generations))
         queues = [read.queue for read in reads if isinstance(read.queue, Queue)]
         live = frozenset(job for queue in queues for job in queue.arrays if queue.alive(job))
-        return self._facts.accounting(wanted, live=live)
+        return self._facts.accounting([_to_account(read) for read in reads], live=live)
 
     def _read_nodes(self, reads: Sequence[_Read]) -> Mapping[str, Node] | Unobserved:
         if self._facts is None:
@@ -216,19 +215,13 @@ def _snapshot(
 ) -> Snapshot:
     files = read.reading
     iteration = files if isinstance(files, Unobserved) else files.iteration
-    own = {one.array_job_id for one in read.generations}
-    rows = (
-        accounting
-        if isinstance(accounting, Unobserved)
-        else {job: tasks for job, tasks in accounting.rows.items() if job in own}
-    )
     memory = observe(read.target.memory, _values(read, iteration), now)
     return Snapshot(
         subject=read.subject,
         taken_at=now,
         generations=read.generations,
         queue=read.queue,
-        accounting=rows,
+        accounting=_own_rows(read, accounting),
         nodes=nodes,
         iteration=iteration,
         verdict=files if isinstance(files, Unobserved) else files.verdict,
@@ -240,6 +233,21 @@ def _snapshot(
         file_clock_ahead_seconds=None if isinstance(files, Unobserved) else files.file_clock_ahead_seconds,
         successor=None if isinstance(files, Unobserved) else _successor(read, files),
     )
+
+
+def _own_rows(read: _Read, accounting: Accounting | Unobserved) -> Mapping[int, tuple[AccountedTask, ...]] | Unobserved:
+    if isinstance(accounting, Unobserved):
+        return accounting
+    missed = _left_out(read, accounting)
+    if missed and accounting.unavailable is None:
+        # Half of the rows would look like a chain of which Slurm knows no more.
+        return Unobserved(f"sacct was not asked about {len(missed)} of its array jobs: too many are open at once")
+    own = {one.array_job_id for one in read.generations}
+    return {job: tasks for job, tasks in accounting.rows.items() if job in own}
+
+
+def _left_out(read: _Read, accounting: Accounting) -> frozenset[int]:
+    return accounting.left_out.intersection(_to_account(read))
 
 
 def _values(read: _Read, iteration: int | Unobserved | None) -> dict[str, Value]:
@@ -287,7 +295,8 @@ def _pruned(memory: Memory, generations: Sequence[Generation]) -> Memory:
 def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str, Node] | Unobserved) -> SourceReport:
     files = read.reading
     answers: dict[Source, object] = {Source.QUEUE: read.queue, Source.NODES: nodes}
-    answers[Source.ACCOUNTING] = unavailable_or_unobserved(accounting)
+    rows = _own_rows(read, accounting)
+    answers[Source.ACCOUNTING] = rows if isinstance(rows, Unobserved) else unavailable_or_unobserved(accounting)
     if isinstance(files, Unobserved):
         answers |= dict.fromkeys((Source.RECORDS, Source.CYCLES, Source.ITERATION), files)
     else:
@@ -307,8 +316,15 @@ def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str
             if isinstance(answer, Unobserved) and not isinstance(answer, Unavailable)
         },
         unavailable={source: answer.reason for source, answer in answers.items() if isinstance(answer, Unavailable)},
-        notes=() if isinstance(files, Unobserved) else files.notes,
+        notes=(*(() if isinstance(files, Unobserved) else files.notes), *_accounting_notes(read, accounting)),
     )
+
+
+def _accounting_notes(read: _Read, accounting: Accounting | Unobserved) -> tuple[str, ...]:
+    if isinstance(accounting, Unobserved) or accounting.unavailable is None:
+        return ()
+    missed = sorted(_left_out(read, accounting))
+    return tuple(f"scontrol was not asked about job {job} yet: {MOST_CALLS} jobs a pass" for job in missed)
 
 
 def _successor(read: _Read, files: RunReading) -> str | None:

@@ -264,6 +264,41 @@ def test_a_task_0_that_slurm_has_dropped_from_the_queue_is_looked_up_in_accounti
     assert [task.array_task_id for task in snapshot.accounting[job] if task.state.is_terminal] == [0]
 
 
+def test_ids_that_sacct_was_not_asked_about_blind_the_chains_that_have_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvrx_watch.slurm_facts.MOST_ACCOUNTED", 1)
+    monkeypatch.setattr("nvrx_watch.slurm_facts.MOST_CALLS", 1)
+    first, second = world.submit(1), world.submit(2)
+    world.slurm.finish(f"{first}_0", 1)
+    world.slurm.cancel([str(second)])
+    readings = [
+        world.reading(generations=(world.generation(job, at),)) for at, job in enumerate((first, second), start=1)
+    ]
+    layouts = [layout_of(1), layout_of(2)]
+    files = Files(world.reading(), by_layout=dict(zip(layouts, readings, strict=True)))
+    gatherer = Gatherer(reader=files, facts=SlurmFacts(world.slurm), clock=world.clock, watcher_uid=build.UID)
+    left_out, seen = gatherer.gather(targets_of(layouts))
+    assert "not asked" in left_out.sources.unobserved[Source.ACCOUNTING]
+    assert isinstance(left_out.accounting, Unobserved)
+    assert seen.sources.unobserved == {}
+
+
+def test_jobs_that_scontrol_was_not_asked_about_are_noted_and_blind_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.slurm.always("accounting", Unobserved("Slurm accounting storage is disabled"))
+    facts = SlurmFacts(world.slurm)
+    facts.accounting([[1]])
+    monkeypatch.setattr("nvrx_watch.slurm_facts.MOST_CALLS", 0)
+    job = world.submit(1)
+    world.slurm.finish(f"{job}_0", 1)
+    gatherer = Gatherer(reader=Files(world.reading()), facts=facts, clock=world.clock, watcher_uid=build.UID)
+    (snapshot,) = gatherer.gather(targets_of([LAYOUT]))
+    assert snapshot.sources.unobserved == {}
+    assert any(f"job {job}" in note for note in snapshot.sources.notes)
+
+
 def test_a_damaged_control_file_of_the_running_generation_blinds_the_pass(world: World) -> None:
     job = world.submit(1)
     damaged = world.generation(job, 1, has_directory=True, closed=Unobserved("closed.json is no Closed"))
