@@ -42,8 +42,10 @@ NO_SCHEDULER = "no scheduler is asked (--platform none)"
 class Reader(Protocol):
     """Reads the files of a chain; reading/ has the one that does it in a child process."""
 
-    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
-        """All files of the chain. Never raises for what lies on disk."""
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
+        """All files of the chain, those of `adopted` (array job id, sequence) too. Never raises for what is on disk."""
         ...
 
 
@@ -89,27 +91,54 @@ class Gatherer:
         self._deadline = file_deadline_seconds
         self._budget = file_budget_seconds
         self._late: frozenset[Layout] = frozenset()
+        self._adopted: dict[Layout, tuple[tuple[int, int], ...]] = {}
 
     def gather(self, targets: Sequence[Target], queue: QueueReading | Unobserved | None = None) -> tuple[Snapshot, ...]:
         """One snapshot per target, in their order. `queue` is a reading that the caller has made in this pass."""
-        files = self._read_files(targets)
+        until = self._clock.monotonic() + self._budget
+        files = self._read_files(targets, until)
         if queue is None:
             queue = self._read_queue(targets)
         reads = [self._sort(target, reading, queue) for target, reading in zip(targets, files, strict=True)]
+        reads = [self._read_adopted(read, queue, until) for read in reads]
+        self._adopted = {one.layout: self._adopted[one.layout] for one in targets if one.layout in self._adopted}
         accounting = self._read_accounting(reads)
         nodes = self._read_nodes(reads)
         now = self._clock.now()
         return tuple(_snapshot(read, accounting, nodes, now) for read in reads)
 
-    def _read_files(self, targets: Sequence[Target]) -> list[RunReading | Unobserved]:
-        until = self._clock.monotonic() + self._budget
+    def _read_files(self, targets: Sequence[Target], until: float) -> list[RunReading | Unobserved]:
         found: dict[int, RunReading | Unobserved] = {}
         # Those that gave no answer last time come last: a dead mount must not take the time of the others.
         for at in sorted(range(len(targets)), key=lambda at: targets[at].layout in self._late):
-            left = max(until - self._clock.monotonic(), LEAST_FILE_SECONDS)
-            found[at] = self._reader.read(targets[at].layout, deadline_seconds=min(self._deadline, left))
+            found[at] = self._read_one(targets[at].layout, until)
         self._late = frozenset(targets[at].layout for at, one in found.items() if isinstance(one, Unobserved))
         return [found[at] for at in range(len(targets))]
+
+    def _read_one(self, layout: Layout, until: float) -> RunReading | Unobserved:
+        left = max(until - self._clock.monotonic(), LEAST_FILE_SECONDS)
+        adopted = self._adopted.get(layout, ())
+        return self._reader.read(layout, deadline_seconds=min(self._deadline, left), adopted=adopted)
+
+    def _read_adopted(self, read: _Read, queue: QueueReading | Unobserved, until: float) -> _Read:
+        """The same with the files of generations that only the queue knows to be the chain's: sbatch's reply got lost.
+
+        Files are read before the queue, so that one which is new is read a second time; later passes know of it.
+        """
+        if not isinstance(read.queue, Queue) or not isinstance(read.reading, RunReading):
+            return read
+        layout = read.target.layout
+        on_record = _ids(read.reading.generations)
+        before = tuple(one for one in self._adopted.get(layout, ()) if one[0] not in read.queue.doubtful)
+        # Beyond doubt: its name, user and comment are the chain's in every row.
+        verified = {one.array_job_id: one for one in read.generations if one.array_job_id in read.queue.arrays}
+        new = tuple((job, one.sequence) for job, one in verified.items() if job not in on_record)
+        self._adopted[layout] = (*before, *(one for one in new if one not in before))
+        if not read.subject.is_ours or not new:
+            return read
+        again = self._read_one(layout, until)
+        # Out of time: the first reading is true all the same.
+        return read if isinstance(again, Unobserved) else self._sort(read.target, again, queue)
 
     def _read_queue(self, targets: Sequence[Target]) -> QueueReading | Unobserved:
         if self._facts is None:
@@ -154,6 +183,10 @@ class Gatherer:
             return Unavailable(NO_SCHEDULER)
         wanted = {name for read in reads for name in _nodes_in_use(read)}
         return self._facts.nodes(sorted(wanted))
+
+
+def _ids(generations: Sequence[Generation] | Unobserved) -> frozenset[int]:
+    return frozenset() if isinstance(generations, Unobserved) else frozenset(one.array_job_id for one in generations)
 
 
 def _shows_nothing(queue: Queue) -> bool:

@@ -55,7 +55,7 @@ class DiskReader:
                 notes += _restore(run, cache)
         summary: ReadSummary | None = None
         try:
-            for message in run.read():
+            for message in run.read(request.adopted) if isinstance(run, OwnRun) else run.read():
                 if isinstance(message, ReadSummary):
                     summary = message
                 else:

@@ -14,11 +14,15 @@ from nvrx_watch.model import LogActivity
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Read this chain. `seconds`: stop by yourself by then, so that what was read so far is not lost."""
+    """Read this chain. `seconds`: stop by yourself by then, so that what was read so far is not lost.
+
+    `adopted` are array jobs that the queue showed to be the chain's and that are not on record, by their sequence.
+    """
 
     layout: Layout
     seconds: float
     use_cache: bool
+    adopted: tuple[tuple[int, int], ...] = ()
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,18 +74,23 @@ class RunReader:
             # A new child knows nothing of what was told before, and tells everything.
             self._views.clear()
 
-    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
-        """All that is on disk about a chain, else why it is not known by the deadline. Raises nothing for a file."""
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
+        """All that is on disk about a chain, else why it is not known by the deadline. Raises nothing for a file.
+
+        `adopted` are (array job id, sequence) of generations that the queue alone knows to be the chain's.
+        """
         self._abandoned = [each for each in self._abandoned if not each.child.is_gone()]
         blocked = self._blocked(layout)
         if blocked is not None:
             return blocked
         was_running = self._child is not None
         with collector_paused():
-            answer = self._ask(layout, deadline_seconds)
+            answer = self._ask(layout, deadline_seconds, adopted)
             if answer is None and was_running:
                 # It died between two passes: the next one has done nothing wrong yet.
-                answer = self._ask(layout, deadline_seconds)
+                answer = self._ask(layout, deadline_seconds, adopted)
         return answer if answer is not None else Unobserved(f"the process that reads {_directories(layout)[0]} died")
 
     def forget(self, layout: Layout) -> None:
@@ -120,14 +125,16 @@ class RunReader:
                 return Unobserved(f"still waiting for {each.entered.directory}, for {seconds:.0f} s now")
         return None
 
-    def _ask(self, layout: Layout, seconds: float) -> RunReading | Unobserved | None:
+    def _ask(
+        self, layout: Layout, seconds: float, adopted: tuple[tuple[int, int], ...]
+    ) -> RunReading | Unobserved | None:
         """One attempt; None when the child died."""
         ends_at = time.monotonic() + seconds
         self.start()
         child = self._child
         assert child is not None
         use_cache = not any(each.entered.is_cache for each in self._abandoned)
-        request = ReadRequest(layout=layout, seconds=seconds * _OWN_SHARE, use_cache=use_cache)
+        request = ReadRequest(layout=layout, seconds=seconds * _OWN_SHARE, use_cache=use_cache, adopted=adopted)
         view = self._views.get(layout)
         if view is None:
             view = self._views[layout] = RunView()

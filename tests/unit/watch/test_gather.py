@@ -32,7 +32,9 @@ class Files:
     answer: RunReading | Unobserved
     by_layout: Mapping[Layout, RunReading | Unobserved] = field(default_factory=dict)
 
-    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
         return self.by_layout.get(layout, self.answer)
 
 
@@ -134,7 +136,9 @@ class SlowFiles:
     quick: frozenset[Layout] = frozenset()
     got: list[tuple[Layout, float]] = field(default_factory=list)
 
-    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
         self.got.append((layout, deadline_seconds))
         if layout in self.quick:
             return self.world.reading()
@@ -224,6 +228,43 @@ def test_a_lost_reply_of_sbatch_is_adopted_by_its_stamp(world: World) -> None:
     )
     assert [(one.array_job_id, one.sequence) for one in snapshot.generations] == [(first, 1), (second, 2)]
     assert len(seen_queue(snapshot).rows(second)) == 5
+
+
+@dataclass
+class FilesOnRequest:
+    """A reader that tells of a generation that is not on record when it is asked to, as the real one does."""
+
+    world: World
+    on_record: tuple[int, ...]
+    asked: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+
+    def read(self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()) -> RunReading:
+        self.asked.append(adopted)
+        known = [self.world.generation(job, at) for at, job in enumerate(self.on_record, start=1)]
+        known += [Generation(array_job_id=job, sequence=at, has_directory=True) for job, at in adopted]
+        return self.world.reading(generations=tuple(known), open_stamps=(f"{build.COMMENT}/2",))
+
+
+def test_the_files_of_an_adopted_generation_are_read_at_once_and_from_then_on(world: World) -> None:
+    first, second = world.submit(1), world.submit(2)
+    files = FilesOnRequest(world, on_record=(first,))
+    gatherer = Gatherer(reader=files, facts=SlurmFacts(world.slurm), clock=world.clock, watcher_uid=build.UID)
+    for _ in range(2):
+        (snapshot,) = gatherer.gather(targets_of([LAYOUT]))
+        assert [(one.array_job_id, one.has_directory) for one in snapshot.generations] == [
+            (first, False),
+            (second, True),
+        ]
+    assert files.asked == [(), ((second, 2),), ((second, 2),)]
+
+
+def test_the_files_of_a_job_that_only_seems_to_be_the_chains_are_not_read(world: World) -> None:
+    first = world.submit(1)
+    world.submit(2, name="another name")
+    files = FilesOnRequest(world, on_record=(first,))
+    gatherer = Gatherer(reader=files, facts=SlurmFacts(world.slurm), clock=world.clock, watcher_uid=build.UID)
+    gatherer.gather(targets_of([LAYOUT]))
+    assert files.asked == [()]
 
 
 def test_a_stranger_with_the_chains_name_is_in_the_way(world: World) -> None:

@@ -88,7 +88,9 @@ class World:
         argv = ["--parsable", f"--job-name={build.NAME}", "--array=0-4%3", "--dependency=singleton"]
         return self.slurm.submit([*argv, f"--comment={build.COMMENT}/{sequence}", "/w/x.sbatch"]).array_job_id
 
-    def read(self, layout: object, *, deadline_seconds: float) -> RunReading | Unobserved:
+    def read(
+        self, layout: object, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
         """The files, as far as the test did not change them."""
         if "reading" in self.changes:
             broken: Unobserved = self.changes["reading"]

@@ -21,6 +21,7 @@ from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_watch.layout import OwnLayout
 from nvrx_watch.model import LogActivity
 from nvrx_watch.reading.worker import RunReader
+from nvrx_watch.reading_model import RunReading
 from tests.rundirs import (
     CHAIN_ID,
     FIRST_ID,
@@ -317,3 +318,22 @@ def test_a_number_of_a_hundred_digits_makes_a_record_unreadable_and_nothing_else
     first, last, _ = generations(read(reader, layout))
     assert isinstance(first.closed, Unobserved)
     assert len(cycles(first)) == len(cycles(last)) == 3
+
+
+def test_a_generation_that_the_queue_knows_is_read_until_its_id_is_on_record(
+    layout: OwnLayout, run: RunDirectory, reader: RunReader
+) -> None:
+    record = run.submission_id(1).read_bytes()
+    run.submission_id(1).unlink()
+    before = [each.array_job_id for each in generations(read(reader, layout))]
+    assert before == [FIRST_ID, LAST + 1]
+    adopting = reader.read(layout, deadline_seconds=60, adopted=((LAST, 1), (FIRST_ID, 0), (999, 7)))
+    assert isinstance(adopting, RunReading)
+    found = {each.array_job_id: each for each in generations(adopting)}
+    assert list(found) == [FIRST_ID, LAST, LAST + 1]
+    assert found[LAST].has_directory
+    assert len(cycles(found[LAST])) == 3
+    run.submission_id(1).write_bytes(record)
+    other = reader.read(layout, deadline_seconds=60, adopted=((4711, 1),))
+    assert isinstance(other, RunReading)
+    assert 4711 not in [each.array_job_id for each in generations(other)]
