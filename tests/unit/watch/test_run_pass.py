@@ -316,6 +316,17 @@ def test_a_chain_whose_actions_took_long_lets_the_others_go_first(world: World) 
     assert ["used up" in result.reports[0].why for result in results] == [True, False]
 
 
+def test_a_job_on_record_that_is_not_provably_the_chains_is_a_warning(world: World) -> None:
+    world.slurm.cancel([str(world.jobs[2])])
+    argv = ["--parsable", f"--job-name={build.NAME}", "--array=0-4%3", "--comment=nvrx-chain:another/3", "/w/x.sbatch"]
+    world.jobs[2] = world.slurm.submit(argv).array_job_id
+    result = world.look()
+    assert world.jobs[2] in result.snapshot.queue.doubtful  # type: ignore[union-attr]
+    (finding,) = [one for one in result.run.findings if one.detector == "foreign_job_in_chain"]
+    assert (finding.severity, finding.scope) == (Severity.WARNING, str(world.jobs[2]))
+    assert "foreign_job_in_chain" in triggers(world)
+
+
 def test_no_chain_is_no_ping(world: World) -> None:
     assert run_pass(world._parts(), []) == ()
     assert world.pings == 0
