@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from nvrx_chain import __version__
-from nvrx_chain.errors import NvrxError, SlurmError, UsageError
+from nvrx_chain.errors import NvrxError, SlurmError
 
 BAD_USAGE = 64
 DEGRADED = 1
@@ -81,6 +81,14 @@ def _read_config(context: click.Context, _parameter: click.Parameter, path: Path
     show_default=True,
     metavar="N",
     help="With --allow extend: generations to keep queued.",
+)
+@click.option(
+    "--leave-after",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --all-mine: let go of a chain whose jobs have been gone for so long without a verdict.",
 )
 @click.option("--disable", metavar="A,B", default="", help="Detectors to leave out.")
 @click.option("--list-detectors", is_flag=True, help="List the detectors and leave.")
@@ -151,7 +159,7 @@ def _mend_descriptors() -> None:
 
 
 def main() -> None:
-    """Entry point. Bad usage is 64, since 2 means a critical finding; a Slurm that cannot be asked is 1."""
+    """Entry point. Bad usage is 64, since 2 means a critical finding; what does not answer is 1."""
     _mend_descriptors()
     try:
         code = watch.main(prog_name="nvrx-watch", standalone_mode=False)
@@ -161,7 +169,9 @@ def main() -> None:
     except click.Abort:
         code = 130
     except NvrxError as error:
+        from nvrx_watch.hang_guard import Hangs
+
         click.echo(f"nvrx-watch: {error}", err=True)
-        # A chain that cannot be found is a wrong word; a scheduler that does not answer is a blind watcher.
-        code = DEGRADED if isinstance(error, SlurmError) and not isinstance(error, UsageError) else BAD_USAGE
+        # A chain that cannot be found is a wrong word; a scheduler or a mount that does not answer is a blind watcher.
+        code = DEGRADED if isinstance(error, (SlurmError, Hangs)) else BAD_USAGE
     sys.exit(code if isinstance(code, int) else 0)

@@ -39,6 +39,7 @@ def run_command_line(options: Mapping[str, Any], thresholds: Mapping[str, Any]) 
     with Watcher(config) as watcher:
         if config.interval_seconds is None:
             return _once(watcher, config)
+        watcher.resolve()
         return _live(watcher, config) if config.live else _stay(watcher, config)
 
 
@@ -77,9 +78,13 @@ def _once(watcher: Watcher, config: WatchConfig) -> int:
         if not watcher.sees_queue:
             print(f"the queue could not be read, or shows no job of {watcher.user} to this user", file=sys.stderr)
             return DEGRADED
-        print(f"no chain of {watcher.user} is in the queue", file=sys.stderr)
-        return 0
-    return exit_code_of(results)
+        if not watcher.unwatched:
+            print(f"no chain of {watcher.user} is in the queue", file=sys.stderr)
+    return _code(watcher, results)
+
+
+def _code(watcher: Watcher, results: Sequence[PassResult]) -> int:
+    return exit_code_of(results, sees_all=not watcher.unwatched)
 
 
 def _stay(watcher: Watcher, config: WatchConfig) -> int:
@@ -95,7 +100,7 @@ def _stay(watcher: Watcher, config: WatchConfig) -> int:
         if config.as_json:
             _print(results, as_json=True)
         waker.follow(watcher.directories())
-        return exit_code_of(results)
+        return _code(watcher, results)
 
     loop = Loop(one_pass, settings, watcher.clock, tell_service_manager=tell_systemd)
     waker = FileWaker(loop.wake)
@@ -120,7 +125,7 @@ def _live(watcher: Watcher, config: WatchConfig) -> int:
         assert config.interval_seconds is not None
         while not stop.is_set():
             results = watcher.run_pass()
-            codes[0] = exit_code_of(results)
+            codes[0] = _code(watcher, results)
             if results:
                 # One screen shows one chain: the one that needs somebody most.
                 yield _screen(max(results, key=lambda result: result.exit_code))

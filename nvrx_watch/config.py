@@ -65,6 +65,7 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed: frozenset[ActionKind]
     as_operator: bool
     dry_run: bool
+    leave_after_seconds: float
     disabled: frozenset[str]
     work_directory: Path | None
     cycle_info_glob: str | None
@@ -119,7 +120,7 @@ def build_config(
     if options["allow"] and not options["act"]:
         raise UsageError("choosing actions: --allow does nothing without --act", hint="add --act")
     interval = options["interval"]
-    for name in ("interval", "alert_cooldown"):
+    for name in ("interval", "alert_cooldown", "leave_after"):
         if options[name] is not None and not math.isfinite(options[name]):
             raise UsageError(f"reading --{name.replace('_', '-')}: {options[name]} is no number of seconds")
     if options["live"] and interval is None:
@@ -137,6 +138,7 @@ def build_config(
         allowed=frozenset(ActionKind(word) for word in options["allow"]),
         as_operator=options["act_as_operator"],
         dry_run=options["dry_run"],
+        leave_after_seconds=options["leave_after"],
         disabled=named,
         work_directory=options["work_dir"],
         cycle_info_glob=options["cycle_info_glob"],

@@ -221,6 +221,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int | None = None
     file_clock_ahead_seconds: float | None = None
     """By how much the newest record of the run directory lies in this machine's future; None where none does."""
+    successor: str | None = None
+    """The chain that the run directory holds instead of this one; None while it holds this one or is not known."""
 
     def generation(self, array_job_id: int) -> Generation | None:
         """One generation by its array job id."""

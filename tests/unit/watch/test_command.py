@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from nvrx_watch.cli import main
+from nvrx_watch.hang_guard import Hangs
 from tests.rundirs import CHAIN_ID, Size, write_nvrx, write_own
 
 ROOT = Path(__file__).parents[3]
@@ -151,6 +153,33 @@ def test_a_second_run_of_cron_leaves_the_first_one_alone(tmp_path: Path, run_dir
         done = look(tmp_path, run_dir)
     assert done.returncode == 1
     assert "still at work" in done.stderr
+
+
+def test_runs_of_cron_do_not_pile_up_while_the_chain_is_looked_for(tmp_path: Path) -> None:
+    from nvrx_watch.state_store import StateStore
+
+    directory = tmp_path / "on a dead mount"
+    lock = StateStore(tmp_path / "state").try_lock(f"run-dir/{directory}")
+    assert lock is not None
+    with lock:
+        done = look(tmp_path, directory)
+    # Had it looked for the chain, it would have said that there is none.
+    assert done.returncode == 1
+    assert "still at work" in done.stderr
+
+
+def test_a_mount_that_hangs_is_a_blind_watcher_and_no_bad_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hang(*_options: object) -> int:
+        raise Hangs("finding the chain", part="it was not seen")
+
+    monkeypatch.setattr("nvrx_watch.command.run_command_line", hang)
+    monkeypatch.setattr("sys.argv", ["nvrx-watch", "1"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    assert "not seen" in capsys.readouterr().err
 
 
 def test_a_chain_of_nvrxs_layout_is_read_without_our_manifest(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "act_as_operator": False,
     "dry_run": False,
     "keep_queued": 1,
+    "leave_after": 3600.0,
     "disable": "",
     "work_dir": None,
     "cycle_info_glob": None,
