@@ -76,7 +76,7 @@ def _once(watcher: Watcher, config: WatchConfig) -> int:
         _print(results, as_json=config.as_json)
     if not results and config.all_mine:
         if not watcher.sees_queue:
-            print(f"the queue could not be read, or shows no job of {watcher.user} to this user", file=sys.stderr)
+            print(f"nvrx-watch: {watcher.why_blind}", file=sys.stderr)
             return DEGRADED
         if not watcher.unwatched:
             print(f"no chain of {watcher.user} is in the queue", file=sys.stderr)

@@ -76,6 +76,7 @@ class Watcher:
         self._uid = os.geteuid()
         self.user = config.user or user_name(self._uid)
         self.sees_queue = True
+        self.why_blind = ""
         # First of all: the reader forks, and that is only safe while there is one thread.
         self._reader = RunReader(
             cache_directory=config.state_directory / _CYCLE_CACHE, iteration_pattern=config.iteration_pattern
@@ -168,6 +169,11 @@ class Watcher:
         others = self._uid not in (0, uid_of(self.user))
         # Somebody else's empty queue may be one that this user is not shown.
         self.sees_queue = isinstance(reading, QueueReading) and (bool(reading.tasks) or not others)
+        self.why_blind = (
+            f"the queue could not be read: {reading.reason}"
+            if isinstance(reading, Unobserved)
+            else f"no job of {self.user} is shown to this user: there is none, or they are private"
+        )
         watches = self._subjects.watches(reading)
         results = run_pass(self._parts, watches, reading, sees_all=not self.unwatched)
         for result in results:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome
+from nvrx_chain.records.control import ChainOutcome, Closed
 from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.states import JobState
@@ -23,7 +23,7 @@ from nvrx_watch.detectors.facts import (
 )
 from nvrx_watch.detectors.wording import chain_command, count, listed, resume_command, safe
 from nvrx_watch.memory import QUEUE_EMPTY_NAME, lease_name, waiting_name
-from nvrx_watch.model import ActionKind, ActionRequest, Finding, Queue, Severity, Snapshot, Source
+from nvrx_watch.model import ActionKind, ActionRequest, Finding, Generation, Queue, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
 
 _WANTED_ENDS = frozenset(
@@ -35,11 +35,14 @@ _WANTED_ENDS = frozenset(
 def find_chain_exhausted(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
     """Nothing of the chain is left in the queue, and training is not finished."""
     queue, verdict = snapshot.queue, final_verdict(snapshot)
-    if isinstance(queue, Unobserved) or not snapshot.generations:
+    if not snapshot.generations:
         return
     if verdict is not None:
-        if verdict.verdict is Verdict.EXHAUSTED and not _is_live(queue):
+        # The chain's own word needs no queue; one that shows life all the same contradicts it.
+        if verdict.verdict is Verdict.EXHAUSTED and (isinstance(queue, Unobserved) or not _is_live(queue)):
             yield _exhausted(snapshot, _why_exhausted(snapshot), resume_command(snapshot.subject))
+        return
+    if isinstance(queue, Unobserved):
         return
     if (
         isinstance(snapshot.verdict, Unobserved)
@@ -75,13 +78,25 @@ def _why_exhausted(snapshot: Snapshot) -> str:
     for generation in reversed(snapshot.generations):
         outcome = outcome_of(snapshot, generation)
         end = task_zero_end(snapshot, generation.array_job_id)
-        if outcome in (None, Outcome.TERMINATED) and end is not None and end.cancelled_by:
+        if outcome in (None, Outcome.TERMINATED) and end is not None and _is_a_person(snapshot, end.cancelled_by):
             return f"generation {generation.array_job_id} was cancelled by uid {end.cancelled_by}"
+        if end is not None and end.state is JobState.CANCELLED and not _ran(snapshot, generation):
+            return f"generation {generation.array_job_id} was cancelled before it started"
         if outcome is not None and outcome not in _WANTED_ENDS:
             return f"the last generation {generation.array_job_id} ended as {outcome.value}"
         if outcome is not None:
             return f"it ran out of depth, the last generation {generation.array_job_id} ended as {outcome.value}"
     return "it ran out of depth"
+
+
+def _is_a_person(snapshot: Snapshot, uid: int | None) -> bool:
+    """Whether somebody cancelled it. Slurm itself cancels as uid 0, which says nothing unless the chain is root's."""
+    return uid is not None and (uid != 0 or snapshot.subject.uid == 0)
+
+
+def _ran(snapshot: Snapshot, generation: Generation) -> bool:
+    rows = snapshot.queue.rows(generation.array_job_id) if isinstance(snapshot.queue, Queue) else ()
+    return generation.has_begun_on_disk or not rows or any(row.nodelist for row in rows)
 
 
 def _exhausted(snapshot: Snapshot, why: str, command: str) -> Finding:
@@ -96,10 +111,22 @@ def _exhausted(snapshot: Snapshot, why: str, command: str) -> Finding:
         severity=Severity.WARNING if may_be_done else Severity.CRITICAL,
         scope="chain",
         title=f"nothing of the chain is left in the queue{unfinished}: {why}",
-        details=(f"{count(len(jobs), 'generation')} submitted, the last ones: {ends}",),
+        details=(f"{count(len(jobs), 'generation')} submitted, the last ones: {ends}", *_last_words(snapshot)),
         advice=f"go on with: {command}",
         array_job_ids=jobs[-1:],
     )
+
+
+def _last_words(snapshot: Snapshot) -> Iterator[str]:
+    """Why the newest generation that left a word ended, and where to read on."""
+    for generation in reversed(snapshot.generations):
+        if isinstance(generation.closed, Closed):
+            why = "; ".join(safe(line) for line in generation.closed.evidence[:2]) or "no reason was written down"
+            yield f"{generation.array_job_id} was closed as {generation.closed.outcome.value}: {why}"
+            logs = chain_command(snapshot.subject, f"logs {generation.array_job_id}_0")
+            if logs:
+                yield f"read on: {logs}"
+            return
 
 
 def find_chain_completed(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
@@ -250,7 +277,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector(
         name="chain_exhausted",
         severity=Severity.CRITICAL,
-        needs=frozenset({Source.QUEUE, Source.RECORDS}),
+        needs=frozenset({Source.RECORDS}),
         fires="squeue answered and listed nothing live of the chain on so many passes in a row, and the chain has no"
         " verdict; or its verdict is `exhausted`. The title tells a chain that ran out of depth, a last generation that"
         " failed and a cancel by a person apart. Only a warning for a chain that nvrx-chain did not submit and whose"

@@ -126,7 +126,7 @@ def _finding_lines(finding: Finding, settled: Sequence[ActionRequest]) -> Iterat
         yield f"    do: {escape(finding.advice)}"
     # What has been done already is not for the owner to do.
     if finding.action is not None and finding.action not in settled:
-        yield f"    owner: {escape(finding.action.command)}"
+        yield f"    by hand, as the owner: {escape(finding.action.command)}"
 
 
 def _action_line(report: ActionReport) -> str:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome
+from nvrx_chain.records.manifest import LauncherKind
 from nvrx_watch.action_model import ActionReport, ActionState
 from nvrx_watch.history_model import History, Incident, IncidentState
 from nvrx_watch.memory import ITERATION_NAME
@@ -111,6 +112,7 @@ class ScreenModel(msgspec.Struct, frozen=True, kw_only=True):
     generations: tuple[GenerationMark, ...]
     current: CurrentGeneration | None
     cycles: tuple[CycleMark, ...] | Unobserved | None
+    no_cycles: str
     progress: Progress
     findings: tuple[FindingLine, ...]
     actions: tuple[ActionLine, ...]
@@ -154,6 +156,7 @@ def build_screen(
         generations=marks,
         current=current,
         cycles=_cycles(snapshot),
+        no_cycles=_no_cycles(snapshot),
         progress=_progress(snapshot, current),
         findings=_finding_lines(findings, history),
         actions=tuple(_action_line(report) for report in reports),
@@ -167,6 +170,13 @@ def build_screen(
 
 def _verdict_text(verdict: ChainOutcome) -> str:
     return f"{verdict.verdict.value} by {escape(verdict.by, _NAME)}: {escape(verdict.why, _TITLE)}"
+
+
+def _no_cycles(snapshot: Snapshot) -> str:
+    """What stands in the place of cycles while there is none."""
+    manifest = snapshot.subject.manifest
+    writes_none = manifest is not None and manifest.launcher.kind is LauncherKind.TORCHRUN
+    return "torchrun writes no records" if writes_none else "no record yet"
 
 
 def _cycles(snapshot: Snapshot) -> tuple[CycleMark, ...] | Unobserved | None:
