@@ -148,30 +148,33 @@ def _screen(result: PassResult) -> ScreenModel:
 
 def _print(results: Sequence[PassResult], *, as_json: bool) -> None:
     for result in results:
-        run, snapshot = result.run, result.snapshot
-        if as_json:
-            shown = report_object(
-                snapshot,
-                run.findings,
-                result.reports,
-                run.skipped,
-                run.broken,
-                snapshot.sources,
-                result.notes,
-                exit_code=result.exit_code,
-                pass_seconds=result.seconds,
-            )
-            text = msgspec.json.encode(shown).decode()
-        else:
-            text = render_report(
-                snapshot, run.findings, result.reports, run.skipped, run.broken, snapshot.sources, result.notes
-            )
         try:
-            print(text, flush=True)
+            print(report_text(result, as_json=as_json), flush=True)
         except OSError as error:
             # A reader that has gone away must not turn a critical finding into a broken pass.
             log.warning("the report was not printed error=%s", error)
             _silence_output()
+
+
+def report_text(result: PassResult, *, as_json: bool) -> str:
+    """What a pass prints of one chain, without the line break at its end. JSON is one line."""
+    run, snapshot = result.run, result.snapshot
+    if not as_json:
+        return render_report(
+            snapshot, run.findings, result.reports, run.skipped, run.broken, snapshot.sources, result.notes
+        )
+    shown = report_object(
+        snapshot,
+        run.findings,
+        result.reports,
+        run.skipped,
+        run.broken,
+        snapshot.sources,
+        result.notes,
+        exit_code=result.exit_code,
+        pass_seconds=result.seconds,
+    )
+    return msgspec.json.encode(shown).decode()
 
 
 def _silence_output() -> None:
