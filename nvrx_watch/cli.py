@@ -9,14 +9,16 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nvrx_chain import __version__
 from nvrx_chain.errors import NvrxError, SlurmError, UsageError
+
+if TYPE_CHECKING:
+    from nvrx_watch.config_file import OptionKind
 
 BAD_USAGE = 64
 DEGRADED = 1
@@ -29,13 +31,33 @@ _PATH = click.Path(path_type=Path, readable=False)
 def _read_config(context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
     """Put the file's values in the place of the defaults: before any other option is looked at."""
     if path is not None:
-        from nvrx_watch.config import read_config_file
+        from nvrx_watch.config_file import read_config_file
 
-        keys = {parameter.name for parameter in context.command.params if parameter.name}
-        config = read_config_file(path, frozenset(keys))
+        kinds = {parameter.name: _kind_of(parameter) for parameter in context.command.params if parameter.name}
+        config = read_config_file(path, kinds)
         context.default_map = {**(context.default_map or {}), **config.options}
         context.meta["nvrx_watch.thresholds"] = config.thresholds
     return path
+
+
+def _kind_of(parameter: click.Parameter) -> OptionKind:
+    """What the file may say of an option: the same as the command line, with TOML's own kinds."""
+    from nvrx_watch.config_file import OptionKind
+
+    kind = parameter.type
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        number = int if isinstance(kind, click.IntRange) else float
+        return OptionKind(number=number, least=kind.min, most=kind.max)
+    # An address of --notify may have a comma in it.
+    is_list = parameter.name == "disable"
+    return OptionKind(
+        is_flag=isinstance(parameter, click.Option) and parameter.is_flag,
+        choices=tuple(kind.choices) if isinstance(kind, click.Choice) else (),
+        many=is_list or (isinstance(parameter, click.Option) and parameter.multiple),
+        separator="," if is_list or parameter.name == "allow" else "",
+        is_joined=is_list,
+        as_text=parameter.name == "jobid",
+    )
 
 
 @click.command(
@@ -132,12 +154,7 @@ def watch(context: click.Context, /, **options: Any) -> None:
     """
     from nvrx_watch.command import run_command_line
 
-    context.exit(run_command_line(options, _thresholds(context)))
-
-
-def _thresholds(context: click.Context) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = context.meta.get("nvrx_watch.thresholds", {})
-    return found
+    context.exit(run_command_line(options, context.meta.get("nvrx_watch.thresholds")))
 
 
 def _mend_descriptors() -> None:

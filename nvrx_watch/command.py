@@ -15,6 +15,7 @@ import msgspec
 from nvrx_watch.config import WatchConfig, build_config
 from nvrx_watch.detectors.registry import ALL
 from nvrx_watch.run_pass import DEGRADED, PassResult, exit_code_of
+from nvrx_watch.thresholds import WatchThresholds
 from nvrx_watch.ui.report import render_report, report_object
 from nvrx_watch.watcher import PASS_DEADLINE_SECONDS, Watcher
 
@@ -27,14 +28,15 @@ LIVE_LOG = "live.log"
 """Where a live screen logs, in the state directory."""
 
 
-def run_command_line(options: Mapping[str, Any], thresholds: Mapping[str, Any]) -> int:
+def run_command_line(options: Mapping[str, Any], thresholds: WatchThresholds | None) -> int:
     """Run as asked and return the exit code. Raises NvrxError for what is wrong at the start."""
     if options["list_detectors"] or options["explain"]:
         from nvrx_watch.detectors.page import render_explanation, render_list
 
         print(render_explanation(options["explain"]) if options["explain"] else render_list(ALL))
         return 0
-    config = build_config(options, thresholds, os.environ, frozenset(detector.name for detector in ALL))
+    detectors = frozenset(detector.name for detector in ALL)
+    config = build_config(options, thresholds or WatchThresholds(), os.environ, detectors)
     _set_up_log(config)
     with Watcher(config) as watcher:
         if config.interval_seconds is None:

@@ -1,6 +1,6 @@
 """The settings of a watcher, checked once: what is wrong at the start is fatal, what goes wrong later degrades a pass.
 
-Touches: the configuration file and the files of secrets, reads only.
+Touches: the files of secrets, reads only; config_file.py reads the file of `--config`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,10 @@ import msgspec
 from nvrx_chain.errors import Unobserved, UsageError
 from nvrx_chain.records.files import read_bytes
 from nvrx_watch.model import ActionKind
-from nvrx_watch.plain_text import nearest
 from nvrx_watch.thresholds import WatchThresholds
 
 DEFAULT_LIVE_INTERVAL = 15.0
-_THRESHOLDS = "thresholds"
 _SECRET_BYTES = 4096
-
-
-class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file sets: options by parameter name, and the table of thresholds."""
-
-    options: Mapping[str, Any]
-    thresholds: Mapping[str, Any]
 
 
 class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,34 +69,8 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     verbose: bool
 
 
-def read_config_file(path: Path, keys: frozenset[str]) -> ConfigFile:
-    """Read the TOML file. Raises UsageError when it cannot be read, or for a key that is no option."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        content = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise UsageError(f"reading {path}: {error.strerror}", part="--config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"reading {path}: {error}", part="--config") from error
-    thresholds = content.pop(_THRESHOLDS, {})
-    if not isinstance(thresholds, dict):
-        raise UsageError(f"reading {path}: {_THRESHOLDS} is a table of numbers", part="--config")
-    options: dict[str, Any] = {}
-    for key, value in content.items():
-        name = {"json": "as_json"}.get(key, key.replace("-", "_"))
-        if name not in keys or name == "config":
-            near = nearest(name, keys)
-            hint = f"did you mean {near.replace('_', '-')}?" if near else "see nvrx-watch --help"
-            raise UsageError(f"reading {path}: there is no option {key!r}", hint=hint)
-        options[name] = value
-    return ConfigFile(options=options, thresholds=thresholds)
-
-
 def build_config(
-    options: Mapping[str, Any], thresholds: Mapping[str, Any], environ: Mapping[str, str], detectors: frozenset[str]
+    options: Mapping[str, Any], thresholds: WatchThresholds, environ: Mapping[str, str], detectors: frozenset[str]
 ) -> WatchConfig:
     """The settings. Raises UsageError for words that contradict each other or name nothing."""
     _check_subject(options)
@@ -148,7 +112,7 @@ def build_config(
         iteration_pattern=_checked_pattern(options["iteration_pattern"]),
         state_directory=options["state_dir"] or _default_state_directory(environ),
         sinks=_sinks(options),
-        thresholds=_checked_thresholds(thresholds),
+        thresholds=thresholds,
         verbose=options["verbose"],
     )
 
@@ -167,18 +131,6 @@ def _check_subject(options: Mapping[str, Any]) -> None:
         raise UsageError("choosing actions: the jobs of the chain are not named", hint="give a job id or --job-name")
     if options["platform"] == "none" and options["act"]:
         raise UsageError("choosing actions: without a scheduler there is nothing to act on", hint="leave out --act")
-
-
-def _checked_thresholds(table: Mapping[str, Any]) -> WatchThresholds:
-    names = {name.replace("-", "_"): value for name, value in table.items()}
-    odd = [name for name, value in names.items() if isinstance(value, float | int) and not 0 <= value < math.inf]
-    if odd:
-        raise UsageError(f"reading [{_THRESHOLDS}]: neither zero nor a positive number", part=", ".join(odd))
-    try:
-        # Lax, for TOML tells 60 from 60.0.
-        return msgspec.convert(names, WatchThresholds, strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"reading [{_THRESHOLDS}]: {error}", part="--config", hint="see docs/detectors.md") from error
 
 
 def _checked_pattern(text: str | None) -> str | None:
