@@ -38,6 +38,8 @@ def run_command_line(options: Mapping[str, Any], thresholds: WatchThresholds | N
     detectors = frozenset(detector.name for detector in ALL)
     config = build_config(options, thresholds or WatchThresholds(), os.environ, detectors)
     _set_up_log(config)
+    for note in config.notes:
+        log.warning("%s", note)
     with Watcher(config) as watcher:
         if config.interval_seconds is None:
             return _once(watcher, config)

@@ -14,13 +14,12 @@ from typing import Any
 
 import msgspec
 
-from nvrx_chain.errors import Unobserved, UsageError
-from nvrx_chain.records.files import read_bytes
+from nvrx_chain.errors import UsageError
 from nvrx_watch.model import ActionKind
+from nvrx_watch.secret_file import read_secret_file
 from nvrx_watch.thresholds import WatchThresholds
 
 DEFAULT_LIVE_INTERVAL = 15.0
-_SECRET_BYTES = 4096
 
 
 class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +66,8 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     sinks: SinkConfig
     thresholds: WatchThresholds
     verbose: bool
+    notes: tuple[str, ...] = ()
+    """What is no mistake and should be mended all the same."""
 
 
 def build_config(
@@ -89,6 +90,8 @@ def build_config(
             raise UsageError(f"reading --{name.replace('_', '-')}: {options[name]} is no number of seconds")
     if options["live"] and interval is None:
         interval = DEFAULT_LIVE_INTERVAL
+    notes: list[str] = []
+    sinks = _sinks(options, notes)
     return WatchConfig(
         jobid=options["jobid"],
         run_directory=options["run_dir"],
@@ -111,9 +114,10 @@ def build_config(
         max_restarts=options["max_restarts"],
         iteration_pattern=_checked_pattern(options["iteration_pattern"]),
         state_directory=options["state_dir"] or _default_state_directory(environ),
-        sinks=_sinks(options),
+        sinks=sinks,
         thresholds=thresholds,
         verbose=options["verbose"],
+        notes=tuple(notes),
     )
 
 
@@ -145,15 +149,15 @@ def _checked_pattern(text: str | None) -> str | None:
     return text
 
 
-def _sinks(options: Mapping[str, Any]) -> SinkConfig:
+def _sinks(options: Mapping[str, Any], notes: list[str]) -> SinkConfig:
     addresses = list(options["notify"])
-    from_file = _secret(options, "notify", None)
+    from_file = _secret(options, "notify", None, notes)
     addresses += from_file.splitlines() if from_file else []
     return SinkConfig(
-        heartbeat_url=_secret(options, "heartbeat_url", options["heartbeat_url"]),
-        pd_routing_key=_secret(options, "pd_routing_key", options["pd_routing_key"]),
+        heartbeat_url=_secret(options, "heartbeat_url", options["heartbeat_url"], notes),
+        pd_routing_key=_secret(options, "pd_routing_key", options["pd_routing_key"], notes),
         pd_url=options["pd_url"],
-        webhook_url=_secret(options, "webhook_url", options["webhook_url"]),
+        webhook_url=_secret(options, "webhook_url", options["webhook_url"], notes),
         notify=tuple(address.strip() for address in addresses if address.strip()),
         alert_cooldown_seconds=options["alert_cooldown"],
         metrics_port=options["metrics_port"],
@@ -162,7 +166,7 @@ def _sinks(options: Mapping[str, Any]) -> SinkConfig:
     )
 
 
-def _secret(options: Mapping[str, Any], name: str, given: str | None) -> str | None:
+def _secret(options: Mapping[str, Any], name: str, given: str | None, notes: list[str]) -> str | None:
     """The value, or the content of the file that holds it. Raises UsageError; the secret itself is never in it."""
     path: Path | None = options[f"{name}_file"]
     flag = f"--{name.replace('_', '-')}"
@@ -170,14 +174,10 @@ def _secret(options: Mapping[str, Any], name: str, given: str | None) -> str | N
         return given or None
     if given:
         raise UsageError(f"reading {flag}-file: {flag} is given too", hint="give one of them")
-    content = read_bytes(path.resolve(), max_bytes=_SECRET_BYTES)
-    if content is None or isinstance(content, Unobserved):
-        why = content.reason if isinstance(content, Unobserved) else "there is no such file"
-        raise UsageError(f"reading {flag}-file {path}: {why}")
-    text = content.decode("utf-8", errors="replace").strip()
-    if not text:
-        raise UsageError(f"reading {flag}-file {path}: it is empty")
-    return text
+    found = read_secret_file(path, f"{flag}-file", many_lines=name == "notify")
+    if found.note is not None:
+        notes.append(found.note)
+    return found.text
 
 
 def _default_state_directory(environ: Mapping[str, str]) -> Path:

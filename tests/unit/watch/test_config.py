@@ -120,12 +120,18 @@ def test_secrets_come_from_files_and_are_never_shown(tmp_path: Path) -> None:
     assert "R0UT1NG" not in repr(config)
 
 
-def test_a_secret_that_cannot_be_read_is_fatal_at_the_start(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.write_text(" \n")
-    for path, says in ((tmp_path / "none", "no such file"), (tmp_path, "regular file"), (empty, "empty")):
-        with pytest.raises(UsageError, match=says):
-            build(webhook_url_file=path)
+def test_a_secret_that_is_given_twice_or_cannot_be_read_is_fatal_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        build(webhook_url_file=tmp_path / "none")
     with pytest.raises(UsageError, match="given too") as caught:
-        build(webhook_url_file=empty, webhook_url="https://secret")
+        build(webhook_url_file=tmp_path / "none", webhook_url="https://secret")
     assert "secret" not in str(caught.value)
+
+
+def test_a_secret_that_everybody_may_read_is_said_and_used(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("R0UT1NG")
+    key.chmod(0o644)
+    config = build(pd_routing_key_file=key)
+    assert config.sinks.pd_routing_key == "R0UT1NG"
+    assert ["chmod 600" in note for note in config.notes] == [True]
