@@ -7,6 +7,7 @@ What runs a pass is imported late, so that `--help` and `--list-detectors` start
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from pathlib import Path
@@ -15,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nvrx_chain import __version__
-from nvrx_chain.errors import NvrxError, SlurmError, UsageError
+from nvrx_chain.errors import NvrxError
+from nvrx_watch.plain_text import plain
 
 if TYPE_CHECKING:
     from nvrx_watch.config_file import OptionKind
 
+log = logging.getLogger(__name__)
+
 BAD_USAGE = 64
 DEGRADED = 1
+_LONGEST_ERROR = 2000
 ENVIRONMENT_PREFIX = "NVRX_WATCH"
 _ACTIONS = ("fence", "cancel-chain", "extend", "hold")
 # readable=False: click would ask access(2), which does not know of capabilities or ACLs; opening the file tells.
@@ -168,7 +173,7 @@ def _mend_descriptors() -> None:
 
 
 def main() -> None:
-    """Entry point. Bad usage is 64, since 2 means a critical finding; a Slurm that cannot be asked is 1."""
+    """Entry point. Bad usage is 64, since 2 means a critical finding; what could not be looked at is 1."""
     _mend_descriptors()
     try:
         code = watch.main(prog_name="nvrx-watch", standalone_mode=False)
@@ -178,7 +183,18 @@ def main() -> None:
     except click.Abort:
         code = 130
     except NvrxError as error:
-        click.echo(f"nvrx-watch: {error}", err=True)
-        # A chain that cannot be found is a wrong word; a scheduler that does not answer is a blind watcher.
-        code = DEGRADED if isinstance(error, SlurmError) and not isinstance(error, UsageError) else BAD_USAGE
+        code = _say(error)
+    except OSError as error:
+        # A directory that was named by hand and that the system will not show; a pass catches its own.
+        log.info("the watcher could not look", exc_info=True)
+        click.echo(f"nvrx-watch: {plain(str(error), _LONGEST_ERROR)}", err=True)
+        code = DEGRADED
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(error: NvrxError) -> int:
+    """One line. A chain that cannot be found is a wrong word; one that cannot be looked at is a blind watcher."""
+    from nvrx_watch.resolve.sight import is_blind
+
+    click.echo(f"nvrx-watch: {plain(str(error), _LONGEST_ERROR)}", err=True)
+    return DEGRADED if is_blind(error) else BAD_USAGE

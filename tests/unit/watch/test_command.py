@@ -107,6 +107,16 @@ def test_help_lists_and_explanations_need_no_chain(tmp_path: Path) -> None:
     assert "spares" in run(tmp_path, "--explain=orphaned_generation").stdout
 
 
+def test_a_current_directory_that_is_gone_costs_no_pass(tmp_path: Path, run_dir: Path) -> None:
+    words = ["--platform=none", f"--run-dir={run_dir}", f"--state-dir={tmp_path / 'state'}", "--json"]
+    script = 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"'
+    argv = ["bash", "-c", script, str(tmp_path / "gone"), sys.executable, "-m", "nvrx_watch", *words]
+    environ = {"PATH": os.defpath, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert json.loads(done.stdout)["chain"]["chain_id"] == CHAIN_ID, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_locale_that_cannot_spell_the_name_costs_no_pass(tmp_path: Path) -> None:
     directory = tmp_path / "läuft ☃"
     write_own(directory, Size(generations=1, cycles=1))
