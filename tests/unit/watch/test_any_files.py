@@ -7,8 +7,9 @@ import json
 import os
 import tempfile
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -86,6 +87,47 @@ def test_a_record_that_names_the_job_of_somebody_else_gives_no_right_to_it(
             record = json.loads(world.unhurt(path)) | {"array_job_id": stranger, "stamp": "nvrx-chain:another/2"}
             put(world.place / path, json.dumps(record).encode(), is_strangers=False)
             check(world, worlds, [path], *world.passes(2))
+
+
+def says_it_by_stranger(path: Path, record: dict[str, Any]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    put(path, json.dumps(record).encode(), is_strangers=True)
+
+
+def says_it_of_another_generation(path: Path, record: dict[str, Any]) -> None:
+    put(path, json.dumps(record | {"array_job_id": FIRST_ID, "chain_id": "another"}).encode(), is_strangers=False)
+
+
+def says_it_behind_a_link(path: Path, record: dict[str, Any]) -> None:
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.write_text(json.dumps(record))
+    path.unlink(missing_ok=True)
+    path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("name", ["no_restart.json", "chain_outcome.json"])
+@pytest.mark.parametrize(
+    ("say", "is_believed"),
+    [
+        (says_it_by_stranger, False),
+        (says_it_of_another_generation, False),
+        (says_it_behind_a_link, False),
+        (lambda path, record: path.write_text(json.dumps(record)), True),
+    ],
+    ids=["by a stranger", "of another", "behind a link", "as it should"],
+)
+def test_a_word_that_is_not_the_chains_own_stops_nothing(
+    worlds: dict[Scene, World], name: str, say: Callable[[Path, dict[str, Any]], object], is_believed: bool
+) -> None:
+    world = worlds[Scene.HEALTHY]
+    world.begin_anew()
+    path = next(path for kind in world.files() for path in reversed(kind) if path.name == name)
+    record = json.loads(world.unhurt(path)) | {"outcome": "no_restart", "verdict": "no_restart"}
+    say(world.place / path, record)
+    results, asked = world.passes()
+    check(world, worlds, [path] if is_believed else [], results, asked)
+    assert bool(asked) == is_believed
 
 
 @pytest.mark.parametrize("thing", ODD_THINGS)
