@@ -14,6 +14,7 @@ import msgspec
 
 from nvrx_watch.config import WatchConfig, build_config
 from nvrx_watch.detectors.registry import ALL
+from nvrx_watch.plain_text import json_line
 from nvrx_watch.run_pass import DEGRADED, PassResult, exit_code_of
 from nvrx_watch.thresholds import WatchThresholds
 from nvrx_watch.ui.report import render_report, report_object
@@ -178,7 +179,7 @@ def report_text(result: PassResult, *, as_json: bool) -> str:
         exit_code=result.exit_code,
         pass_seconds=result.seconds,
     )
-    return msgspec.json.encode(shown).decode()
+    return json_line(msgspec.json.encode(shown))
 
 
 def _silence_output() -> None:

@@ -261,7 +261,7 @@ class World:
         of_job = rundirs.stamp(LIVE)
         at = "2026-03-01T12:40:00Z"
         outcome = {"verdict": "completed", "array_job_id": LIVE, "evidence": ["e"], "decided_at": at}
-        held = {"held_at": at, "array_job_ids": [LIVE + 1], "released_at": at, "released_by": "ann"}
+        held = {"held_at": at, "array_job_ids": [LIVE + 1], "released_at": None, "released_by": None}
         closed = {"outcome": "failed", "exit_code": 1, "closed_by": "x", "closed_at": at, "evidence": ["e"]}
         control = Path("generations", str(LIVE), "control")
         found = {

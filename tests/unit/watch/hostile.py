@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from random import Random
 from typing import Any
-
-from hypothesis import strategies as st
 
 DEEP = "[" * 5000 + "]" * 5000
 _DEEP_MARK, _HUGE_MARK = "a deep value", "a huge number"
-_NUMBERS = [0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 0.5, -0.5, 1e308, 1e-308]
+_NUMBERS = [0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 0.5, -0.5, 1e308, 1e-308, float("nan")]
 _TIMES = [
     "0001-01-01T00:00:00Z",
     "0001-01-01T00:00:00+14:00",
@@ -60,50 +59,66 @@ _TEXTS = [
     "failed",
     "x" * 70_000,
 ]
-Place = tuple[Any, ...]
-"""The keys and positions that lead to a value."""
+_RAW = [b"[" * 100_000, b"9" * 400, b"-1", b"1e9", b"\xff\xfe", b"{}" * 3, b" " * 2_000_000]
+_IDENTITY = frozenset(
+    {"schema", "chain_id", "array_job_id", "array_task_id", "job_id", "attempt_index", "cycle_number", "subject", "key"}
+)
+"""With these as they were a record is taken for what it was, and all else in it is looked at."""
 
 _OTHERS = [None, True, False, [], {}, [[]], {"": {}}, _DEEP_MARK, _HUGE_MARK, float("nan"), float("inf"), -float("inf")]
 
 
 class Hostile:
-    """Draws what stands in the place of files. `job_ids`: the chain's, and those of others in the same queue."""
+    """What stands in the place of files. `job_ids`: the chain's, and those of others in the same queue."""
 
-    def __init__(self, all_files: list[bytes], job_ids: list[int]) -> None:
-        ids = [*job_ids, *map(str, job_ids)]
-        anything = st.sampled_from([*_NUMBERS, *_TIMES, *_PATHS, *_TEXTS, *_OTHERS, *ids])
-        self._fitting = (
-            (("job_id", "job_ids"), st.sampled_from(job_ids) | anything),
-            (("_at", "_time", "since"), st.sampled_from(_TIMES) | anything),
-            (("directory", "file", "log_file"), st.sampled_from(_PATHS) | anything),
-        )
-        self._anything = anything
-        self._raw = st.one_of(
-            st.none(),
-            st.binary(max_size=300),
-            st.sampled_from(all_files),
-            st.sampled_from([b"[" * 100_000, b"9" * 400, b"-1", b"1e9", b"\xff\xfe", b"{}" * 3, b" " * 2_000_000]),
-            anything.map(_encode),
-        )
+    def __init__(self, all_files: list[bytes], job_ids: list[int], random: Random) -> None:
+        self._random = random
+        self._all_files = all_files
+        self._job_ids = job_ids
+        self._anything = [*_NUMBERS, *_TIMES, *_PATHS, *_TEXTS, *_OTHERS, *job_ids, *map(str, job_ids)]
 
-    def content(self, original: bytes) -> st.SearchStrategy[bytes | None]:
+    def content(self, original: bytes) -> bytes | None:
         """Something in the place of a file; None for nothing at all."""
-        cut = st.tuples(st.integers(0, len(original)), st.binary(max_size=20)).map(lambda at: original[: at[0]] + at[1])
+        random = self._random
         record = _decode(original)
-        if not isinstance(record, dict):
-            return self._raw | cut
-        changed = st.lists(self._change(_places(record)), min_size=1, max_size=3).map(
-            lambda changes: _encode(_changed(record, changes))
-        )
         # Well-formed records get furthest: what is no JSON ends in the first line of the reader.
-        return st.one_of(changed, changed, changed, cut, self._raw)
+        if isinstance(record, dict) and random.random() < 0.75:
+            share = random.choice([0.1, 0.3, 0.8])
+            is_own = random.random() < 0.7
+            return _encode(self._changed(record, share, is_own))
+        raw = [
+            None,
+            random.randbytes(random.randrange(300)),
+            original[: random.randrange(len(original) + 1)] + random.randbytes(random.randrange(20)),
+            random.choice(self._all_files),
+            random.choice(_RAW),
+            _encode(random.choice(self._anything)),
+        ]
+        return random.choice(raw)
 
-    def _change(self, places: list[Place]) -> st.SearchStrategy[tuple[Place, Any]]:
-        return st.sampled_from(places).flatmap(lambda place: st.tuples(st.just(place), self._values(place)))
+    def _changed(self, value: Any, share: float, is_own: bool, key: str = "") -> Any:
+        """With a share of its values replaced, most of them by others of their kind: the rest is refused at once."""
+        random = self._random
+        if is_own and key in _IDENTITY:
+            return value
+        if random.random() < share / 10:
+            return random.choice(self._anything)
+        if isinstance(value, dict):
+            return {name: self._changed(one, share, is_own, name) for name, one in value.items()}
+        if isinstance(value, list):
+            return [self._changed(one, share, is_own, key) for one in value] * random.choice([1, 1, 0, 2, 50])
+        return random.choice(self._like(value, key)) if random.random() < share else value
 
-    def _values(self, place: Place) -> st.SearchStrategy[Any]:
-        key = next((key for key in reversed(place) if isinstance(key, str)), "")
-        return next((values for ends, values in self._fitting if key.endswith(ends)), self._anything)
+    def _like(self, value: Any, key: str) -> list[Any]:
+        if key.endswith(("job_id", "job_ids")):
+            return [str(one) for one in self._job_ids] if isinstance(value, str) else self._job_ids
+        if isinstance(value, bool) or value is None:
+            return [True, False, None, "", 0]
+        if isinstance(value, int | float):
+            return [number for number in _NUMBERS if isinstance(value, float) or isinstance(number, int)]
+        if key.endswith(("_at", "_time", "since")):
+            return _TIMES
+        return _PATHS if key.endswith(("directory", "file")) else _TEXTS
 
 
 def put_odd_thing(path: Path, kind: str) -> None:
@@ -136,29 +151,3 @@ def _decode(content: bytes) -> Any:
 def _encode(value: object) -> bytes:
     text = json.dumps(value)
     return text.replace(f'"{_DEEP_MARK}"', DEEP).replace(f'"{_HUGE_MARK}"', "1" + "0" * 400).encode()
-
-
-def _places(value: Any, before: Place = ()) -> list[Place]:
-    """The way to each value in a record, those of whole tables included."""
-    found = [before] if before else []
-    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in keys:
-        found += _places(value[key], (*before, key))
-    return found
-
-
-def _changed(record: Any, changes: list[tuple[Place, Any]]) -> Any:
-    changed = json.loads(json.dumps(record))
-    for place, value in changes:
-        parent = changed
-        for key in place[:-1]:
-            parent = parent[key] if _has(parent, key) else {}
-        if _has(parent, place[-1]):
-            parent[place[-1]] = value
-    return changed
-
-
-def _has(parent: Any, key: Any) -> bool:
-    if isinstance(parent, dict):
-        return key in parent
-    return isinstance(parent, list) and isinstance(key, int) and key < len(parent)
