@@ -143,6 +143,11 @@ class World:
     def state_directory(self) -> Path:
         return self.place / "state"
 
+    @property
+    def cache(self) -> Path:
+        """The cache of cycle records, from the place."""
+        return CacheFile(self.state_directory / "cycles", repr(self.layout)).path.relative_to(self.place)
+
     def begin_anew(self) -> None:
         """All files as they were before anything was hurt."""
         now = dict(_contents(self.place))
@@ -170,7 +175,7 @@ class World:
         """Every file that a pass reads or would read, by kind, those of the watcher's own included, from the place."""
         below = [path for path in self.run_directory.rglob("*") if path.is_file() and not path.is_symlink()]
         kinds: dict[str, list[Path]] = {
-            "cache": [CacheFile(self.state_directory / "cycles", repr(self.layout)).path.relative_to(self.place)],
+            "cache": [self.cache],
             "state": [StateStore(self.state_directory).path_of(self.subject.key).relative_to(self.place)],
         }
         for path in sorted({path.relative_to(self.place) for path in below} | self._absent.keys()):
