@@ -94,7 +94,7 @@ class Watcher:
             client,
             self._store,
             read_script=self._read_script,
-            here=Path.cwd(),
+            here=_here(),
             user=self.user,
             clock=self.clock,
         )
@@ -277,6 +277,15 @@ class Watcher:
             named = self._config.jobid or str(self._config.run_directory or self._config.job_name or self.user)
             found.append(Textfile(sinks.textfile_directory, textfile_name(named)).publish)
         return found
+
+
+def _here() -> Path:
+    """Where the user is. A directory that was removed since (a job's scratch) must not keep a named chain from view."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        log.warning("the current directory is not known, / is taken for it error=%s", error)
+        return Path("/")
 
 
 def _busy_directories(watch: Watch) -> list[Path]:

@@ -92,7 +92,9 @@ def soak(cluster: Cluster, directory: Path, seconds: float, chance: random.Rando
     account, work, log = Account(), directory / "work & dir", directory / "watch.jsonl"
     jobs = list(submit_plain(cluster, work, depth=2 + int(seconds / FAULT_SECONDS)))
     wait_until_up(cluster, work, jobs[0])
-    watcher = Watcher(cluster, directory / "state", {"orphan_grace": GRACE}, options=("--act", "--json"))
+    watcher = Watcher(
+        cluster, directory / "state", {"orphan_grace": GRACE}, options=("--act", "--json", f"--work-dir={work}")
+    )
     until = time.monotonic() + seconds
     with watcher.staying(str(jobs[0]), f"--interval={INTERVAL}", log=log) as daemon:
         while time.monotonic() < until:
