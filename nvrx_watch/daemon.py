@@ -86,7 +86,7 @@ class Loop:
             # A burst of file events is one pass, not one each: this wait hears of a stop only.
             self._clock.wait(self._stop, min(SHORTEST_GAP_SECONDS, self._settings.interval_seconds))
             if not self._stop.is_set():
-                # Whoever does not answer is left alone: file events must not drive questions to a controller in trouble.
+                # File events must not drive ever more questions to a controller that is in trouble.
                 self._clock.wait(self._stop if self._failures else self._alarm, self._pause())
         self._tell("STOPPING=1")
 
