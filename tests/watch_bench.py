@@ -26,6 +26,7 @@ from nvrx_chain.errors import Unobserved
 from nvrx_watch.config import build_config
 from nvrx_watch.detectors.registry import ALL
 from nvrx_watch.reading.worker import RunReader
+from nvrx_watch.thresholds import WatchThresholds
 from nvrx_watch.watcher import Watcher
 from tests.bench import describe_machine, read_commit
 from tests.benchpage import WATCHER, write_section
@@ -79,7 +80,7 @@ def measure_commands(run: Path, directory: Path, rounds: int) -> tuple[list[floa
 def measure_steady(run: Path, directory: Path) -> list[float]:
     """Milliseconds of a daemon's passes after the first: reading, detectors, history and state."""
     command = {"run_dir": run, "platform": "none", "state_dir": directory / "steady", "interval": 1.0}
-    config = build_config(defaults() | command, {}, {}, frozenset(detector.name for detector in ALL))
+    config = build_config(defaults() | command, WatchThresholds(), {}, frozenset(detector.name for detector in ALL))
     found = []
     with contextlib.redirect_stderr(io.StringIO()), Watcher(config) as watcher:
         watcher.run_pass()
