@@ -83,6 +83,7 @@ def measure_steady(run: Path, directory: Path) -> list[float]:
     config = build_config(defaults() | command, WatchThresholds(), {}, frozenset(detector.name for detector in ALL))
     found = []
     with contextlib.redirect_stderr(io.StringIO()), Watcher(config) as watcher:
+        watcher.resolve()
         watcher.run_pass()
         for _ in range(STEADY_PASSES):
             before = time.perf_counter()
