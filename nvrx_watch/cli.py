@@ -6,6 +6,7 @@ What runs a pass is imported late, so that `--help` and `--list-detectors` start
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -205,6 +206,8 @@ def _mend_descriptors() -> None:
 def main() -> None:
     """Entry point. Bad usage is 64, since 2 means a critical finding; what could not be looked at is 1."""
     _mend_descriptors()
+    # One pass ends before garbage could matter, and starting is half of it; a daemon switches the collector on again.
+    gc.disable()
     try:
         code = watch.main(prog_name="nvrx-watch", standalone_mode=False)
     except click.ClickException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -46,6 +47,7 @@ def run_command_line(options: Mapping[str, Any], thresholds: WatchThresholds | N
         if config.interval_seconds is None:
             return _once(watcher, config)
         watcher.resolve()
+        gc.enable()
         return _live(watcher, config) if config.live else _stay(watcher, config)
 
 

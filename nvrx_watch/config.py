@@ -16,7 +16,6 @@ import msgspec
 
 from nvrx_chain.errors import UsageError
 from nvrx_watch.model import ActionKind
-from nvrx_watch.secret_file import read_secret_file
 from nvrx_watch.thresholds import WatchThresholds
 
 DEFAULT_LIVE_INTERVAL = 15.0
@@ -183,6 +182,8 @@ def _secret(options: Mapping[str, Any], name: str, given: str | None, notes: lis
         return given or None
     if given:
         raise UsageError(f"reading {flag}-file: {flag} is given too", hint="give one of them")
+    from nvrx_watch.secret_file import read_secret_file
+
     found = read_secret_file(path, f"{flag}-file", many_lines=name == "notify")
     if found.note is not None:
         notes.append(found.note)

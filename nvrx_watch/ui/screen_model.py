@@ -22,6 +22,7 @@ from nvrx_watch.history_model import History, Incident, IncidentState
 from nvrx_watch.memory import ITERATION_NAME
 from nvrx_watch.model import Cycle, Finding, LogActivity, Queue, Severity, Snapshot, Source, Unavailable
 from nvrx_watch.ui.marks import (
+    SEVERITY_ORDER,
     ChainWord,
     GenerationMark,
     MarkKind,
@@ -32,9 +33,6 @@ from nvrx_watch.ui.marks import (
 )
 from nvrx_watch.ui.screen_generation import CurrentGeneration, describe_current
 from nvrx_watch.ui.words import escape, seconds_since
-
-SEVERITY_ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
-"""Worst first."""
 
 _TITLE, _NAME, _REASON, _COMMAND = 300, 80, 200, 400
 
