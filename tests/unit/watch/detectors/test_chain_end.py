@@ -147,6 +147,34 @@ def test_a_foreign_chain_runs_dry_as_well() -> None:
     assert "ran out of depth" in finding.title
 
 
+def test_a_verdict_of_exhausted_needs_no_queue() -> None:
+    (finding,) = find_chain_exhausted(dry(queue=blind(), verdict=verdict("exhausted")), LIMITS)
+    assert finding.severity is Severity.CRITICAL
+    live = queue(*queued_rows(13))
+    assert list(find_chain_exhausted(dry(queue=live, verdict=verdict("exhausted")), LIMITS)) == []
+
+
+def test_a_generation_that_was_cancelled_before_it_started_is_said_to_be() -> None:
+    gone = queue(*(row(13, task, "CANCELLED", nodelist="") for task in range(5)))
+    seen = dry(queue=gone, generations=(ended_generation(11, "walltime"), generation(13)))
+    (finding,) = find_chain_exhausted(seen, LIMITS)
+    assert "generation 13 was cancelled before it started" in finding.title
+
+
+@pytest.mark.parametrize(("uid", "told"), [(0, True), (1000, False)])
+def test_a_cancel_as_uid_0_is_a_persons_where_the_chain_is_roots(uid: int, told: bool) -> None:
+    accounting = {13: (account(13, 0, "CANCELLED", cancelled_by=0),)}
+    seen = dry(subject=subject(uid=uid), generations=(generation(13, has_directory=True),), accounting=accounting)
+    (finding,) = find_chain_exhausted(seen, LIMITS)
+    assert ("was cancelled by uid 0" in finding.title) is told
+
+
+def test_an_exhausted_chain_says_why_its_last_generation_ended_and_where_to_read_on() -> None:
+    (finding,) = find_chain_exhausted(dry(), LIMITS)
+    assert any("13 was closed as failed: the launcher exited with 1" in line for line in finding.details)
+    assert any("nvrx-chain logs 13_0" in line for line in finding.details)
+
+
 def test_a_foreign_chain_that_completed_may_be_finished() -> None:
     accounting = {13: (account(13, 0, "COMPLETED"),)}
     seen = dry(subject=foreign_subject(), generations=(generation(13),), accounting=accounting)

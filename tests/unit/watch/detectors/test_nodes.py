@@ -126,6 +126,12 @@ def test_a_node_that_slurm_takes_away_from_a_running_task(state: str) -> None:
     assert finding.details[1] == "Slurm's reason: Xid 79 [root@2026]"
 
 
+@pytest.mark.parametrize(("state", "says"), [("draining", "lets its task end"), ("down*", "SlurmdTimeout")])
+def test_a_silent_node_and_a_draining_one_get_advice_of_their_own(state: str, says: str) -> None:
+    (finding,) = found(DRAINED, snapshot(nodes=nodes(node("n2", state))))
+    assert says in finding.advice
+
+
 @pytest.mark.parametrize("state", ["mixed", "allocated", "completing", "idle", "reserved", "maint", "something-new"])
 def test_a_node_that_serves_is_not_taken_away(state: str) -> None:
     assert found(DRAINED, snapshot(nodes=nodes(node("n2", state)))) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from nvrx_chain.records.manifest import Launcher, LauncherKind
 from nvrx_watch.detectors.not_cancelled import find_not_cancelled
@@ -67,6 +68,16 @@ def test_a_later_generation_that_runs_already_counts_as_well() -> None:
     running = queue(*running_rows(12), *queued_rows(13))
     (finding,) = find_not_cancelled(doomed(told, queue=running), LIMITS)
     assert finding.array_job_ids == (12, 13)
+
+
+def test_a_node_whose_clock_is_ahead_does_not_keep_the_finding_back() -> None:
+    ahead = ended_generation(11, "no_restart", no_restart=no_restart(11, written_at=ago_text(-1200)))
+    ahead = replace(ahead, closed=closed(11, "no_restart", closed_at=ago_text(-1200)))
+    ended = {11: (account(11, 0, "FAILED"),)}
+    assert list(find_not_cancelled(doomed(ahead, accounting=ended), LIMITS))
+    # Without Slurm's own end nothing else is known, and a time in the future is just now.
+    alone = doomed(ahead, queue=queue(*queued_rows(12)), accounting={})
+    assert list(find_not_cancelled(alone, LIMITS)) == []
 
 
 def test_the_verdict_file_is_the_first_witness() -> None:

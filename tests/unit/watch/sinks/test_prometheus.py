@@ -112,6 +112,14 @@ def test_the_textfile_is_replaced_in_one_step(directory: Path) -> None:
     assert parse((directory / "nvrx_watch.prom").read_text())["nvrx_chain_generation"][0][1] == 4
 
 
+def test_a_file_holds_no_age_that_would_stay_young_when_its_watcher_is_dead(directory: Path) -> None:
+    assert STATE.last_good_pass_age_seconds is not None
+    Textfile(directory).publish([STATE])
+    samples = parse((directory / "nvrx_watch.prom").read_text())
+    assert samples["nvrx_watch_last_good_pass_timestamp_seconds"]
+    assert not samples.get("nvrx_watch_last_good_pass_age_seconds")
+
+
 @pytest.mark.parametrize("name", ["x", "../x.prom", "a/b.prom", ".hidden.prom", "x.prom\n", "", "é.prom"])
 def test_a_textfile_that_the_collector_would_not_read_is_refused(directory: Path, name: str) -> None:
     with pytest.raises(UsageError):
