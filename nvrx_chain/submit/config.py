@@ -20,6 +20,7 @@ from nvrx_chain.records.manifest import Completion, CompletionKind, Launcher, La
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
 from nvrx_chain.submit.settings import Settings, parse_seconds
 from nvrx_chain.submit.shape import build_shape
+from nvrx_chain.submit.site import site_arguments
 from nvrx_chain.submit.time_limit import TimeLimit, fit_walltime_warning, parse_time_limit
 from nvrx_chain.submit.workload import Workload, mock_gpt_workload, parse_workload
 
@@ -47,7 +48,7 @@ class ChainConfig:
     time_limit: TimeLimit | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     partition: str | None = None
-    account: str | None = None
+    site_arguments: tuple[str, ...] = ()
     exclusive: bool = True
     sbatch_arguments: tuple[str, ...] = ()
     allow_local_run_directory: bool = False
@@ -103,7 +104,7 @@ def build_config(
         time_limit=limit,
         thresholds=_thresholds(settings, limit),
         partition=settings.text("partition"),
-        account=settings.text("account"),
+        site_arguments=site_arguments(settings),
         exclusive=settings.switch("exclusive"),
         sbatch_arguments=sbatch_arguments,
         allow_local_run_directory=settings.switch("allow-local-run-dir"),

@@ -25,6 +25,7 @@ from nvrx_chain.submit.adopt import stamped_array_jobs
 from nvrx_chain.submit.directory import DirectoryState, read_directory
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
 from nvrx_chain.submit.plan import PlannedGeneration, SubmitPlan, identity_options
+from nvrx_chain.submit.site import SITE_OPTIONS
 
 AT_WORK_SECONDS = 600.0
 """As long as a submit that is alive may take from an intent to its id: three times sbatch, each with its looks."""
@@ -32,15 +33,14 @@ AT_WORK_SECONDS = 600.0
 _HOLD = "--hold"
 _SET_BY_SUBMIT = frozenset(
     {
-        "--account",
         "--exclusive",
         "--gpus-per-node",
         "--nodes",
         "--ntasks-per-node",
         "--output",
-        "--partition",
         "--signal",
         "--time",
+        *(f"--{name}" for name in SITE_OPTIONS),
     }
 )
 _LAST_SEQUENCE = 999_999_999

@@ -89,10 +89,7 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
         argv.append(f"--time={config.time_limit.text}")
     if config.exclusive:
         argv.append("--exclusive")
-    if config.partition:
-        argv.append(f"--partition={config.partition}")
-    if config.account:
-        argv.append(f"--account={config.account}")
+    argv += config.site_arguments
     return PlannedGeneration(
         sequence=sequence, stamp=stamp, argv=(*argv, *config.sbatch_arguments, str(config.run.script))
     )

@@ -115,7 +115,7 @@ def test_the_chain_goes_on_where_its_submissions_end(site: Site) -> None:
 
 
 def test_only_the_comment_differs_from_the_newest_submission(site: Site) -> None:
-    site.submit(time_limit="2:00:00", account="a b", sbatch_arg=("--qos=high",), gpus_per_node="8")
+    site.submit(time_limit="2:00:00", account="a b", qos="high", sbatch_arg=("--nice=100",), gpus_per_node="8")
     extend(site)
     *_, old, new = sent(site)
     assert len(old) == len(new)
