@@ -46,6 +46,7 @@ class ChainConfig:
     checkpoint_iteration_file: str
     interpreter: str
     time_limit: TimeLimit | None = None
+    after: int | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     partition: str | None = None
     site_arguments: tuple[str, ...] = ()
@@ -102,6 +103,7 @@ def build_config(
         checkpoint_iteration_file=_iteration_file(settings, run),
         interpreter=interpreter,
         time_limit=limit,
+        after=settings.optional_count("after"),
         thresholds=_thresholds(settings, limit),
         partition=settings.text("partition"),
         site_arguments=site_arguments(settings),

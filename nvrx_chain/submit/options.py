@@ -157,6 +157,12 @@ OPTIONS: tuple[Option, ...] = (
         "Time limit of each generation, as sbatch writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.",
         "TIME",
     ),
+    _count(
+        "after",
+        Section.CHAIN,
+        "Let the first generation wait until this job has ended, however it ends.",
+        minimum=1,
+    ),
     Option(
         key="walltime-warning",
         kind=Kind.SECONDS,
@@ -296,4 +302,5 @@ OPTIONS: tuple[Option, ...] = (
     _switch("show-config", Section.CALL, "Print each setting with its origin, and stop.", in_file=False),
     _switch("dry-run", Section.CALL, "Print what would be submitted; queue and write nothing.", in_file=False),
     _switch("json", Section.CALL, "Print data instead of text.", in_file=False),
+    _switch("parsable", Section.CALL, "Print a line per generation, JOBID or JOBID;CLUSTER.", in_file=False),
 )

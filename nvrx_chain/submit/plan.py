@@ -77,7 +77,13 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
     """
     shape, stamp = config.shape, format_comment(config.chain_id, sequence)
     argv = [
-        *identity_options(name=config.name, shape=shape, run_directory=str(config.run_directory), stamp=stamp),
+        *identity_options(
+            name=config.name,
+            shape=shape,
+            run_directory=str(config.run_directory),
+            stamp=stamp,
+            after=config.after if sequence == 1 else None,
+        ),
         f"--nodes={shape.nodes_per_task}",
         "--ntasks-per-node=1",
         f"--signal=B:USR1@{int(config.thresholds.walltime_warning)}",
@@ -95,13 +101,19 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
     )
 
 
-def identity_options(*, name: str, shape: Shape, run_directory: str, stamp: str) -> tuple[str, ...]:
-    """The options that make a job a generation of its chain. Only the comment differs between two generations."""
+def identity_options(
+    *, name: str, shape: Shape, run_directory: str, stamp: str, after: int | None = None
+) -> tuple[str, ...]:
+    """The options that make a job a generation of its chain. Only the comment differs between two generations.
+
+    `after`: a job that the first one waits for besides; the later ones wait for the first.
+    """
+    also = f",afterany:{after}" if after is not None else ""
     return (
         "--parsable",
         f"--job-name={name}",
         f"--array={array_argument(shape)}",
-        "--dependency=singleton",
+        f"--dependency=singleton{also}",
         "--no-requeue",
         "--open-mode=append",
         "--export=ALL",

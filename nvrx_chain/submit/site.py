@@ -19,8 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.+@ -]*", re.ASCII)
 _NAMES = re.compile(r"[A-Za-z0-9_][\w.+@-]*(?:,[A-Za-z0-9_][\w.+@-]*)*", re.ASCII)
 _FEATURES = re.compile(r"[\w.&|()\[\]*,:=-]+", re.ASCII)
 _MAIL_TYPES = frozenset(
-    "NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT"
-    " TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50 ARRAY_TASKS".split()
+    {"NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "ARRAY_TASKS"}
+    | {f"TIME_LIMIT{tail}" for tail in ("", "_50", "_80", "_90")}
 )
 
 

@@ -123,6 +123,14 @@ def test_only_the_comment_differs_from_the_newest_submission(site: Site) -> None
     assert new[-1] == str(site.run.script)
 
 
+def test_a_further_generation_waits_for_its_predecessor_and_for_nobody_else(site: Site) -> None:
+    site.submit(chain_depth="1", after="4711")
+    extend(site)
+    old, new = sent(site)
+    assert "--dependency=singleton,afterany:4711" in old
+    assert "--dependency=singleton" in new
+
+
 def test_a_second_extend_goes_on_after_the_first(site: Site) -> None:
     site.submit(chain_depth="1")
     assert extend(site, 2).sequences == (2, 3)

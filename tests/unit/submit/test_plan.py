@@ -77,6 +77,12 @@ def test_further_options_come_after_ours_and_before_the_script() -> None:
     assert argv[-3:-1] == ("--nice=100", "-v")
 
 
+def test_only_the_first_generation_waits_for_a_job_of_somebody_else() -> None:
+    generations = make_plan(make_config(after="4711")).generations
+    waits = [word for one in generations for word in one.argv if word.startswith("--dependency=")]
+    assert waits == ["--dependency=singleton,afterany:4711", *["--dependency=singleton"] * (len(generations) - 1)]
+
+
 def test_generations_differ_in_their_stamp_only() -> None:
     plan = make_plan(make_config(chain_depth="3"))
     assert [parse_comment(g.stamp) for g in plan.generations] == [(CHAIN_ID, 1), (CHAIN_ID, 2), (CHAIN_ID, 3)]
