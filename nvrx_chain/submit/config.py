@@ -45,6 +45,7 @@ class ChainConfig:
     completion: Completion
     checkpoint_iteration_file: str
     interpreter: str
+    prologue: Path | None = None
     time_limit: TimeLimit | None = None
     after: int | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -102,6 +103,7 @@ def build_config(
         completion=completion,
         checkpoint_iteration_file=_iteration_file(settings, run),
         interpreter=interpreter,
+        prologue=_prologue(settings, directory),
         time_limit=limit,
         after=settings.optional_count("after"),
         thresholds=_thresholds(settings, limit),
@@ -213,6 +215,11 @@ def _python(asked: str | None, workload: Workload | None, interpreter: str, dire
     if chosen and named and chosen != named:
         raise UsageError(f"reading the workload: it names {named}, but --python is {chosen}", hint="give one of them")
     return chosen or named or interpreter
+
+
+def _prologue(settings: Settings, directory: Path) -> Path | None:
+    given = settings.text("prologue")
+    return Path(os.path.normpath(directory / os.path.expanduser(given))) if given else None
 
 
 def _time_limit(settings: Settings) -> TimeLimit | None:

@@ -125,6 +125,7 @@ def plan_extension(request: ExtendRequest, client: SlurmClient, clock: Clock) ->
         plan=SubmitPlan(
             manifest=request.manifest,
             script=script,
+            prologue=None,
             generations=tuple(_plan_generation(request, options, sequence, held) for sequence in sequences),
         ),
         directory=directory,

@@ -235,6 +235,13 @@ OPTIONS: tuple[Option, ...] = (
         "Interpreter that runs launcher and workload. Without it the one that runs nvrx-chain.",
         "PATH",
     ),
+    _text(
+        "prologue",
+        Section.LAUNCH,
+        "Bash script that each node sources before its launcher: modules, a virtual environment, NCCL_*. It is copied"
+        " into the run directory, and its last command has to succeed.",
+        "FILE",
+    ),
     _count(
         "max-restarts",
         Section.LAUNCH,

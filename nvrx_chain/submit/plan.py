@@ -44,10 +44,11 @@ class PlannedGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitPlan:
-    """All that a submit writes to the run directory and asks of Slurm."""
+    """All that a submit writes to the run directory and asks of Slurm. `prologue` None: none is written."""
 
     manifest: ChainManifest
     script: str
+    prologue: str | None
     generations: tuple[PlannedGeneration, ...]
 
     @property
@@ -60,11 +61,12 @@ class SubmitPlan:
         return self.manifest.shape.total * self.manifest.chain_depth
 
 
-def build_plan(config: ChainConfig, submitter: Submitter, template: str) -> SubmitPlan:
-    """The plan of a whole chain, generations numbered from 1."""
+def build_plan(config: ChainConfig, submitter: Submitter, template: str, *, prologue: str | None = None) -> SubmitPlan:
+    """The plan of a whole chain, generations numbered from 1. `prologue` is the text of the script that was named."""
     return SubmitPlan(
         manifest=_manifest(config, submitter),
         script=render_script(template, script_fields(config)),
+        prologue=prologue,
         generations=tuple(plan_generation(config, sequence) for sequence in range(1, config.chain_depth + 1)),
     )
 
@@ -150,4 +152,5 @@ def _manifest(config: ChainConfig, submitter: Submitter) -> ChainManifest:
         checkpoint_iteration_file=config.checkpoint_iteration_file,
         completion=config.completion,
         thresholds=config.thresholds,
+        prologue=str(config.run.prologue) if config.prologue is not None else None,
     )
