@@ -6,36 +6,77 @@ What runs a pass is imported late, so that `--help` and `--list-detectors` start
 
 from __future__ import annotations
 
+import gc
 import io
+import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from nvrx_chain import __version__
-from nvrx_chain.errors import NvrxError, SlurmError, UsageError
+from nvrx_chain.errors import NvrxError
+from nvrx_watch.plain_text import plain
+
+if TYPE_CHECKING:
+    from nvrx_watch.config_file import OptionKind
+
+log = logging.getLogger(__name__)
 
 BAD_USAGE = 64
 DEGRADED = 1
+_LONGEST_ERROR = 2000
 ENVIRONMENT_PREFIX = "NVRX_WATCH"
 _ACTIONS = ("fence", "cancel-chain", "extend", "hold")
+_SUBJECTS = ("jobid", "run_dir", "all_mine")
+
+
+class _GivenPath(click.Path):
+    """A path that is not empty: an unset variable in a crontab must not mean the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 # readable=False: click would ask access(2), which does not know of capabilities or ACLs; opening the file tells.
-_PATH = click.Path(path_type=Path, readable=False)
+_PATH = _GivenPath(path_type=Path, readable=False)
 
 
 def _read_config(context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
     """Put the file's values in the place of the defaults: before any other option is looked at."""
     if path is not None:
-        from nvrx_watch.config import read_config_file
+        from nvrx_watch.config_file import read_config_file
 
-        keys = {parameter.name for parameter in context.command.params if parameter.name}
-        config = read_config_file(path, frozenset(keys))
+        kinds = {parameter.name: _kind_of(parameter) for parameter in context.command.params if parameter.name}
+        config = read_config_file(path, kinds)
         context.default_map = {**(context.default_map or {}), **config.options}
         context.meta["nvrx_watch.thresholds"] = config.thresholds
     return path
+
+
+def _kind_of(parameter: click.Parameter) -> OptionKind:
+    """What the file may say of an option: the same as the command line, with TOML's own kinds."""
+    from nvrx_watch.config_file import OptionKind
+
+    kind = parameter.type
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        number = int if isinstance(kind, click.IntRange) else float
+        return OptionKind(number=number, least=kind.min, most=kind.max)
+    # An address of --notify may have a comma in it.
+    is_list = parameter.name == "disable"
+    return OptionKind(
+        is_flag=isinstance(parameter, click.Option) and parameter.is_flag,
+        choices=tuple(kind.choices) if isinstance(kind, click.Choice) else (),
+        many=is_list or (isinstance(parameter, click.Option) and parameter.multiple),
+        separator="," if is_list or parameter.name == "allow" else "",
+        is_joined=is_list,
+        as_text=parameter.name == "jobid",
+    )
 
 
 @click.command(
@@ -81,6 +122,14 @@ def _read_config(context: click.Context, _parameter: click.Parameter, path: Path
     show_default=True,
     metavar="N",
     help="With --allow extend: generations to keep queued.",
+)
+@click.option(
+    "--leave-after",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --all-mine: let go of a chain whose jobs have been gone for so long without a verdict.",
 )
 @click.option("--disable", metavar="A,B", default="", help="Detectors to leave out.")
 @click.option("--list-detectors", is_flag=True, help="List the detectors and leave.")
@@ -132,12 +181,16 @@ def watch(context: click.Context, /, **options: Any) -> None:
     """
     from nvrx_watch.command import run_command_line
 
-    context.exit(run_command_line(options, _thresholds(context)))
+    _prefer_the_command_line(context, options)
+    context.exit(run_command_line(options, context.meta.get("nvrx_watch.thresholds")))
 
 
-def _thresholds(context: click.Context) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = context.meta.get("nvrx_watch.thresholds", {})
-    return found
+def _prefer_the_command_line(context: click.Context, options: dict[str, Any]) -> None:
+    """Whom to watch is one setting with several names: one on the command line wins over another from elsewhere."""
+    typed = [name for name in _SUBJECTS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    for name in _SUBJECTS:
+        if typed and name not in typed:
+            options[name] = False if name == "all_mine" else None
 
 
 def _mend_descriptors() -> None:
@@ -151,8 +204,10 @@ def _mend_descriptors() -> None:
 
 
 def main() -> None:
-    """Entry point. Bad usage is 64, since 2 means a critical finding; a Slurm that cannot be asked is 1."""
+    """Entry point. Bad usage is 64, since 2 means a critical finding; what could not be looked at is 1."""
     _mend_descriptors()
+    # One pass ends before garbage could matter, and starting is half of it; a daemon switches the collector on again.
+    gc.disable()
     try:
         code = watch.main(prog_name="nvrx-watch", standalone_mode=False)
     except click.ClickException as error:
@@ -161,7 +216,18 @@ def main() -> None:
     except click.Abort:
         code = 130
     except NvrxError as error:
-        click.echo(f"nvrx-watch: {error}", err=True)
-        # A chain that cannot be found is a wrong word; a scheduler that does not answer is a blind watcher.
-        code = DEGRADED if isinstance(error, SlurmError) and not isinstance(error, UsageError) else BAD_USAGE
+        code = _say(error)
+    except OSError as error:
+        # A directory that was named by hand and that the system will not show; a pass catches its own.
+        log.info("the watcher could not look", exc_info=True)
+        click.echo(f"nvrx-watch: {plain(str(error), _LONGEST_ERROR)}", err=True)
+        code = DEGRADED
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(error: NvrxError) -> int:
+    """One line. A chain that cannot be found is a wrong word; one that cannot be looked at is a blind watcher."""
+    from nvrx_watch.resolve.sight import is_blind
+
+    click.echo(f"nvrx-watch: {plain(str(error), _LONGEST_ERROR)}", err=True)
+    return DEGRADED if is_blind(error) else BAD_USAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -14,7 +15,10 @@ import msgspec
 
 from nvrx_watch.config import WatchConfig, build_config
 from nvrx_watch.detectors.registry import ALL
+from nvrx_watch.model import Source
+from nvrx_watch.plain_text import json_line
 from nvrx_watch.run_pass import DEGRADED, PassResult, exit_code_of
+from nvrx_watch.thresholds import WatchThresholds
 from nvrx_watch.ui.report import render_report, report_object
 from nvrx_watch.watcher import PASS_DEADLINE_SECONDS, Watcher
 
@@ -27,18 +31,23 @@ LIVE_LOG = "live.log"
 """Where a live screen logs, in the state directory."""
 
 
-def run_command_line(options: Mapping[str, Any], thresholds: Mapping[str, Any]) -> int:
+def run_command_line(options: Mapping[str, Any], thresholds: WatchThresholds | None) -> int:
     """Run as asked and return the exit code. Raises NvrxError for what is wrong at the start."""
     if options["list_detectors"] or options["explain"]:
         from nvrx_watch.detectors.page import render_explanation, render_list
 
         print(render_explanation(options["explain"]) if options["explain"] else render_list(ALL))
         return 0
-    config = build_config(options, thresholds, os.environ, frozenset(detector.name for detector in ALL))
+    detectors = frozenset(detector.name for detector in ALL)
+    config = build_config(options, thresholds or WatchThresholds(), os.environ, detectors)
     _set_up_log(config)
+    for note in config.notes:
+        log.warning("%s", note)
     with Watcher(config) as watcher:
         if config.interval_seconds is None:
             return _once(watcher, config)
+        watcher.resolve()
+        gc.enable()
         return _live(watcher, config) if config.live else _stay(watcher, config)
 
 
@@ -75,16 +84,20 @@ def _once(watcher: Watcher, config: WatchConfig) -> int:
         _print(results, as_json=config.as_json)
     if not results and config.all_mine:
         if not watcher.sees_queue:
-            print(f"the queue could not be read, or shows no job of {watcher.user} to this user", file=sys.stderr)
+            print(f"nvrx-watch: {watcher.why_blind}", file=sys.stderr)
             return DEGRADED
-        print(f"no chain of {watcher.user} is in the queue", file=sys.stderr)
-        return 0
-    return exit_code_of(results)
+        if not watcher.unwatched:
+            print(f"no chain of {watcher.user} is in the queue", file=sys.stderr)
+    return _code(watcher, results)
+
+
+def _code(watcher: Watcher, results: Sequence[PassResult]) -> int:
+    return exit_code_of(results, sees_all=not watcher.unwatched)
 
 
 def _stay(watcher: Watcher, config: WatchConfig) -> int:
     """The daemon: quiet but for the log, and one JSON line per pass and chain where that was asked for."""
-    from nvrx_watch.daemon import Loop, LoopSettings, tell_systemd
+    from nvrx_watch.daemon import Loop, LoopSettings, SlurmSilent, tell_systemd
     from nvrx_watch.wake import FileWaker
 
     assert config.interval_seconds is not None
@@ -95,7 +108,10 @@ def _stay(watcher: Watcher, config: WatchConfig) -> int:
         if config.as_json:
             _print(results, as_json=True)
         waker.follow(watcher.directories())
-        return exit_code_of(results)
+        silent = next((why for result in results for why in _queue_unseen(result)), None)
+        if silent is not None:
+            raise SlurmSilent(f"the queue was not seen: {silent}")
+        return _code(watcher, results)
 
     loop = Loop(one_pass, settings, watcher.clock, tell_service_manager=tell_systemd)
     waker = FileWaker(loop.wake)
@@ -106,6 +122,12 @@ def _stay(watcher: Watcher, config: WatchConfig) -> int:
     finally:
         waker.close()
     return 0
+
+
+def _queue_unseen(result: PassResult) -> Iterator[str]:
+    unobserved = result.snapshot.sources.unobserved
+    if Source.QUEUE in unobserved:
+        yield unobserved[Source.QUEUE]
 
 
 def _live(watcher: Watcher, config: WatchConfig) -> int:
@@ -120,7 +142,7 @@ def _live(watcher: Watcher, config: WatchConfig) -> int:
         assert config.interval_seconds is not None
         while not stop.is_set():
             results = watcher.run_pass()
-            codes[0] = exit_code_of(results)
+            codes[0] = _code(watcher, results)
             if results:
                 # One screen shows one chain: the one that needs somebody most.
                 yield _screen(max(results, key=lambda result: result.exit_code))
@@ -148,30 +170,33 @@ def _screen(result: PassResult) -> ScreenModel:
 
 def _print(results: Sequence[PassResult], *, as_json: bool) -> None:
     for result in results:
-        run, snapshot = result.run, result.snapshot
-        if as_json:
-            shown = report_object(
-                snapshot,
-                run.findings,
-                result.reports,
-                run.skipped,
-                run.broken,
-                snapshot.sources,
-                result.notes,
-                exit_code=result.exit_code,
-                pass_seconds=result.seconds,
-            )
-            text = msgspec.json.encode(shown).decode()
-        else:
-            text = render_report(
-                snapshot, run.findings, result.reports, run.skipped, run.broken, snapshot.sources, result.notes
-            )
         try:
-            print(text, flush=True)
+            print(report_text(result, as_json=as_json), flush=True)
         except OSError as error:
             # A reader that has gone away must not turn a critical finding into a broken pass.
             log.warning("the report was not printed error=%s", error)
             _silence_output()
+
+
+def report_text(result: PassResult, *, as_json: bool) -> str:
+    """What a pass prints of one chain, without the line break at its end. JSON is one line."""
+    run, snapshot = result.run, result.snapshot
+    if not as_json:
+        return render_report(
+            snapshot, run.findings, result.reports, run.skipped, run.broken, snapshot.sources, result.notes
+        )
+    shown = report_object(
+        snapshot,
+        run.findings,
+        result.reports,
+        run.skipped,
+        run.broken,
+        snapshot.sources,
+        result.notes,
+        exit_code=result.exit_code,
+        pass_seconds=result.seconds,
+    )
+    return json_line(msgspec.json.encode(shown))
 
 
 def _silence_output() -> None:

@@ -1,6 +1,6 @@
 """The settings of a watcher, checked once: what is wrong at the start is fatal, what goes wrong later degrades a pass.
 
-Touches: the configuration file and the files of secrets, reads only.
+Touches: the files of secrets, reads only; config_file.py reads the file of `--config`.
 """
 
 from __future__ import annotations
@@ -8,29 +8,17 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from nvrx_chain.errors import Unobserved, UsageError
-from nvrx_chain.records.files import read_bytes
+from nvrx_chain.errors import UsageError
 from nvrx_watch.model import ActionKind
-from nvrx_watch.plain_text import nearest
 from nvrx_watch.thresholds import WatchThresholds
 
 DEFAULT_LIVE_INTERVAL = 15.0
-_THRESHOLDS = "thresholds"
-_SECRET_BYTES = 4096
-
-
-class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file sets: options by parameter name, and the table of thresholds."""
-
-    options: Mapping[str, Any]
-    thresholds: Mapping[str, Any]
 
 
 class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +53,7 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed: frozenset[ActionKind]
     as_operator: bool
     dry_run: bool
-    keep_queued: int
+    leave_after_seconds: float
     disabled: frozenset[str]
     work_directory: Path | None
     cycle_info_glob: str | None
@@ -77,36 +65,12 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     sinks: SinkConfig
     thresholds: WatchThresholds
     verbose: bool
-
-
-def read_config_file(path: Path, keys: frozenset[str]) -> ConfigFile:
-    """Read the TOML file. Raises UsageError when it cannot be read, or for a key that is no option."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        content = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise UsageError(f"reading {path}: {error.strerror}", part="--config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"reading {path}: {error}", part="--config") from error
-    thresholds = content.pop(_THRESHOLDS, {})
-    if not isinstance(thresholds, dict):
-        raise UsageError(f"reading {path}: {_THRESHOLDS} is a table of numbers", part="--config")
-    options: dict[str, Any] = {}
-    for key, value in content.items():
-        name = {"json": "as_json"}.get(key, key.replace("-", "_"))
-        if name not in keys or name == "config":
-            near = nearest(name, keys)
-            hint = f"did you mean {near.replace('_', '-')}?" if near else "see nvrx-watch --help"
-            raise UsageError(f"reading {path}: there is no option {key!r}", hint=hint)
-        options[name] = value
-    return ConfigFile(options=options, thresholds=thresholds)
+    notes: tuple[str, ...] = ()
+    """What is no mistake and should be mended all the same."""
 
 
 def build_config(
-    options: Mapping[str, Any], thresholds: Mapping[str, Any], environ: Mapping[str, str], detectors: frozenset[str]
+    options: Mapping[str, Any], thresholds: WatchThresholds, environ: Mapping[str, str], detectors: frozenset[str]
 ) -> WatchConfig:
     """The settings. Raises UsageError for words that contradict each other or name nothing."""
     _check_subject(options)
@@ -117,14 +81,21 @@ def build_config(
             part=", ".join(sorted(named - detectors)),
             hint="--list-detectors",
         )
-    if options["allow"] and not options["act"]:
-        raise UsageError("choosing actions: --allow does nothing without --act", hint="add --act")
+    for name in ("allow", "act_as_operator", "dry_run"):
+        if options[name] and not options["act"]:
+            raise UsageError(
+                f"choosing actions: --{name.replace('_', '-')} does nothing without --act", hint="add --act"
+            )
+    if options["live"] and options["as_json"]:
+        raise UsageError("choosing the output: --live and --json exclude each other", hint="leave one of them out")
     interval = options["interval"]
-    for name in ("interval", "alert_cooldown"):
+    for name in ("interval", "alert_cooldown", "leave_after"):
         if options[name] is not None and not math.isfinite(options[name]):
             raise UsageError(f"reading --{name.replace('_', '-')}: {options[name]} is no number of seconds")
     if options["live"] and interval is None:
         interval = DEFAULT_LIVE_INTERVAL
+    notes: list[str] = []
+    sinks = _sinks(options, notes)
     return WatchConfig(
         jobid=options["jobid"],
         run_directory=options["run_dir"],
@@ -138,7 +109,7 @@ def build_config(
         allowed=frozenset(ActionKind(word) for word in options["allow"]),
         as_operator=options["act_as_operator"],
         dry_run=options["dry_run"],
-        keep_queued=options["keep_queued"],
+        leave_after_seconds=options["leave_after"],
         disabled=named,
         work_directory=options["work_dir"],
         cycle_info_glob=options["cycle_info_glob"],
@@ -147,10 +118,15 @@ def build_config(
         max_restarts=options["max_restarts"],
         iteration_pattern=_checked_pattern(options["iteration_pattern"]),
         state_directory=options["state_dir"] or _default_state_directory(environ),
-        sinks=_sinks(options),
-        thresholds=_checked_thresholds(thresholds),
+        sinks=sinks,
+        thresholds=_with_keep_queued(thresholds, options["keep_queued"]),
         verbose=options["verbose"],
+        notes=tuple(notes),
     )
+
+
+def _with_keep_queued(thresholds: WatchThresholds, wanted: int) -> WatchThresholds:
+    return msgspec.structs.replace(thresholds, keep_queued=max(wanted, thresholds.keep_queued))
 
 
 def _check_subject(options: Mapping[str, Any]) -> None:
@@ -169,18 +145,6 @@ def _check_subject(options: Mapping[str, Any]) -> None:
         raise UsageError("choosing actions: without a scheduler there is nothing to act on", hint="leave out --act")
 
 
-def _checked_thresholds(table: Mapping[str, Any]) -> WatchThresholds:
-    names = {name.replace("-", "_"): value for name, value in table.items()}
-    odd = [name for name, value in names.items() if isinstance(value, float | int) and not 0 <= value < math.inf]
-    if odd:
-        raise UsageError(f"reading [{_THRESHOLDS}]: neither zero nor a positive number", part=", ".join(odd))
-    try:
-        # Lax, for TOML tells 60 from 60.0.
-        return msgspec.convert(names, WatchThresholds, strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"reading [{_THRESHOLDS}]: {error}", part="--config", hint="see docs/detectors.md") from error
-
-
 def _checked_pattern(text: str | None) -> str | None:
     if not text:
         return None
@@ -193,15 +157,15 @@ def _checked_pattern(text: str | None) -> str | None:
     return text
 
 
-def _sinks(options: Mapping[str, Any]) -> SinkConfig:
+def _sinks(options: Mapping[str, Any], notes: list[str]) -> SinkConfig:
     addresses = list(options["notify"])
-    from_file = _secret(options, "notify", None)
+    from_file = _secret(options, "notify", None, notes)
     addresses += from_file.splitlines() if from_file else []
     return SinkConfig(
-        heartbeat_url=_secret(options, "heartbeat_url", options["heartbeat_url"]),
-        pd_routing_key=_secret(options, "pd_routing_key", options["pd_routing_key"]),
+        heartbeat_url=_secret(options, "heartbeat_url", options["heartbeat_url"], notes),
+        pd_routing_key=_secret(options, "pd_routing_key", options["pd_routing_key"], notes),
         pd_url=options["pd_url"],
-        webhook_url=_secret(options, "webhook_url", options["webhook_url"]),
+        webhook_url=_secret(options, "webhook_url", options["webhook_url"], notes),
         notify=tuple(address.strip() for address in addresses if address.strip()),
         alert_cooldown_seconds=options["alert_cooldown"],
         metrics_port=options["metrics_port"],
@@ -210,7 +174,7 @@ def _sinks(options: Mapping[str, Any]) -> SinkConfig:
     )
 
 
-def _secret(options: Mapping[str, Any], name: str, given: str | None) -> str | None:
+def _secret(options: Mapping[str, Any], name: str, given: str | None, notes: list[str]) -> str | None:
     """The value, or the content of the file that holds it. Raises UsageError; the secret itself is never in it."""
     path: Path | None = options[f"{name}_file"]
     flag = f"--{name.replace('_', '-')}"
@@ -218,14 +182,12 @@ def _secret(options: Mapping[str, Any], name: str, given: str | None) -> str | N
         return given or None
     if given:
         raise UsageError(f"reading {flag}-file: {flag} is given too", hint="give one of them")
-    content = read_bytes(path.resolve(), max_bytes=_SECRET_BYTES)
-    if content is None or isinstance(content, Unobserved):
-        why = content.reason if isinstance(content, Unobserved) else "there is no such file"
-        raise UsageError(f"reading {flag}-file {path}: {why}")
-    text = content.decode("utf-8", errors="replace").strip()
-    if not text:
-        raise UsageError(f"reading {flag}-file {path}: it is empty")
-    return text
+    from nvrx_watch.secret_file import read_secret_file
+
+    found = read_secret_file(path, f"{flag}-file", many_lines=name == "notify")
+    if found.note is not None:
+        notes.append(found.note)
+    return found.text
 
 
 def _default_state_directory(environ: Mapping[str, str]) -> Path:

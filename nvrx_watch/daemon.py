@@ -25,7 +25,7 @@ JITTER = 0.1
 """A pass starts up to this part of the interval early or late: a thousand watchers must not ask Slurm at once."""
 
 BACK_OFF_FACTOR = 2.0
-LONGEST_BACK_OFF_SECONDS = 600.0
+LONGEST_BACK_OFF_SECONDS = 300.0
 STOP_SECONDS = 30.0
 """How long a pass that is under way may take after a SIGTERM."""
 
@@ -40,8 +40,15 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float
 
 
+class SlurmSilent(NvrxError):
+    """A pass is done, and Slurm did not answer in it: the next one is not due as soon."""
+
+
 class Loop:
-    """Runs passes until it is stopped. `run` is one pass and returns its exit code; what it raises is logged."""
+    """Runs passes until it is stopped. `run` is one pass and returns its exit code; what it raises is logged.
+
+    After a pass that raised the pauses grow, and file events do not shorten them.
+    """
 
     def __init__(
         self,
@@ -79,7 +86,8 @@ class Loop:
             # A burst of file events is one pass, not one each: this wait hears of a stop only.
             self._clock.wait(self._stop, min(SHORTEST_GAP_SECONDS, self._settings.interval_seconds))
             if not self._stop.is_set():
-                self._clock.wait(self._alarm, self._pause())
+                # File events must not drive ever more questions to a controller that is in trouble.
+                self._clock.wait(self._stop if self._failures else self._alarm, self._pause())
         self._tell("STOPPING=1")
 
     def _one_pass(self) -> None:
@@ -137,6 +145,9 @@ class _Pass:
     def _work(self) -> None:
         try:
             self._run()
+        except SlurmSilent as error:
+            self.failed = True
+            log.warning("%s", error)
         except NvrxError as error:
             self.failed = True
             log.error("a pass failed: %s", error)

@@ -17,7 +17,7 @@ from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.manifest import ChainManifest
-from nvrx_chain.slurm.model import Node, QueueReading
+from nvrx_chain.slurm.model import AccountedTask, Node, QueueReading
 from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_watch import memory as names
 from nvrx_watch.layout import Layout
@@ -25,7 +25,7 @@ from nvrx_watch.memory import Memory, Value, forget, observe
 from nvrx_watch.model import Generation, LogActivity, Queue, Snapshot, Source, SourceReport, Subject, Unavailable
 from nvrx_watch.queue_sort import sort_queue
 from nvrx_watch.reading_model import RunReading
-from nvrx_watch.slurm_facts import Accounting, SlurmFacts, unavailable_or_unobserved
+from nvrx_watch.slurm_facts import MOST_CALLS, Accounting, SlurmFacts, unavailable_or_unobserved
 
 ACCOUNTED_GENERATIONS = 8
 """Of how many generations, the newest that have begun, Slurm's accounting is read."""
@@ -33,14 +33,19 @@ ACCOUNTED_GENERATIONS = 8
 REMEMBERED_GENERATIONS = 12
 """Of how many generations the memory of earlier passes is kept."""
 
+LEAST_FILE_SECONDS = 0.5
+"""What a chain gets when the others have used up the time for files. A mount that is known to hang takes none of it."""
+
 NO_SCHEDULER = "no scheduler is asked (--platform none)"
 
 
 class Reader(Protocol):
     """Reads the files of a chain; reading/ has the one that does it in a child process."""
 
-    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
-        """All files of the chain. Never raises for what lies on disk."""
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
+        """All files of the chain, those of `adopted` (array job id, sequence) too. Never raises for what is on disk."""
         ...
 
 
@@ -64,7 +69,10 @@ class _Read(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gatherer:
-    """Takes snapshots. `facts` None: no scheduler is asked. `watcher_uid` decides what an empty queue can mean."""
+    """Takes snapshots. `facts` None: no scheduler is asked. `watcher_uid` decides what an empty queue can mean.
+
+    `file_deadline_seconds` is for the files of one chain, `file_budget_seconds` for those of all chains of a pass.
+    """
 
     def __init__(
         self,
@@ -74,23 +82,63 @@ class Gatherer:
         clock: Clock,
         watcher_uid: int,
         file_deadline_seconds: float = 20.0,
+        file_budget_seconds: float = 60.0,
     ) -> None:
         self._reader = reader
         self._facts = facts
         self._clock = clock
         self._watcher_uid = watcher_uid
         self._deadline = file_deadline_seconds
+        self._budget = file_budget_seconds
+        self._late: frozenset[Layout] = frozenset()
+        self._adopted: dict[Layout, tuple[tuple[int, int], ...]] = {}
 
     def gather(self, targets: Sequence[Target], queue: QueueReading | Unobserved | None = None) -> tuple[Snapshot, ...]:
         """One snapshot per target, in their order. `queue` is a reading that the caller has made in this pass."""
-        files = [self._reader.read(target.layout, deadline_seconds=self._deadline) for target in targets]
+        until = self._clock.monotonic() + self._budget
+        files = self._read_files(targets, until)
         if queue is None:
             queue = self._read_queue(targets)
         reads = [self._sort(target, reading, queue) for target, reading in zip(targets, files, strict=True)]
+        reads = [self._read_adopted(read, queue, until) for read in reads]
+        self._adopted = {one.layout: self._adopted[one.layout] for one in targets if one.layout in self._adopted}
         accounting = self._read_accounting(reads)
         nodes = self._read_nodes(reads)
         now = self._clock.now()
         return tuple(_snapshot(read, accounting, nodes, now) for read in reads)
+
+    def _read_files(self, targets: Sequence[Target], until: float) -> list[RunReading | Unobserved]:
+        found: dict[int, RunReading | Unobserved] = {}
+        # Those that gave no answer last time come last: a dead mount must not take the time of the others.
+        for at in sorted(range(len(targets)), key=lambda at: targets[at].layout in self._late):
+            found[at] = self._read_one(targets[at].layout, until)
+        self._late = frozenset(targets[at].layout for at, one in found.items() if isinstance(one, Unobserved))
+        return [found[at] for at in range(len(targets))]
+
+    def _read_one(self, layout: Layout, until: float) -> RunReading | Unobserved:
+        left = max(until - self._clock.monotonic(), LEAST_FILE_SECONDS)
+        adopted = self._adopted.get(layout, ())
+        return self._reader.read(layout, deadline_seconds=min(self._deadline, left), adopted=adopted)
+
+    def _read_adopted(self, read: _Read, queue: QueueReading | Unobserved, until: float) -> _Read:
+        """The same with the files of generations that only the queue knows to be the chain's: sbatch's reply got lost.
+
+        Files are read before the queue, so that one which is new is read a second time; later passes know of it.
+        """
+        if not isinstance(read.queue, Queue) or not isinstance(read.reading, RunReading):
+            return read
+        layout = read.target.layout
+        on_record = _ids(read.reading.generations)
+        before = tuple(one for one in self._adopted.get(layout, ()) if one[0] not in read.queue.doubtful)
+        # Beyond doubt: its name, user and comment are the chain's in every row.
+        verified = {one.array_job_id: one for one in read.generations if one.array_job_id in read.queue.arrays}
+        new = tuple((job, one.sequence) for job, one in verified.items() if job not in on_record)
+        self._adopted[layout] = (*before, *(one for one in new if one not in before))
+        if not read.subject.is_ours or not new:
+            return read
+        again = self._read_one(layout, until)
+        # Out of time: the first reading is true all the same.
+        return read if isinstance(again, Unobserved) else self._sort(read.target, again, queue)
 
     def _read_queue(self, targets: Sequence[Target]) -> QueueReading | Unobserved:
         if self._facts is None:
@@ -125,17 +173,20 @@ class Gatherer:
     def _read_accounting(self, reads: Sequence[_Read]) -> Accounting | Unobserved:
         if self._facts is None:
             return Accounting(unavailable=NO_SCHEDULER)
-        wanted = sorted({job for read in reads for job in _to_account(read)})
         self._facts.forget_all_but(frozenset(one.array_job_id for read in reads for one in read.generations))
         queues = [read.queue for read in reads if isinstance(read.queue, Queue)]
         live = frozenset(job for queue in queues for job in queue.arrays if queue.alive(job))
-        return self._facts.accounting(wanted, live=live)
+        return self._facts.accounting([_to_account(read) for read in reads], live=live)
 
     def _read_nodes(self, reads: Sequence[_Read]) -> Mapping[str, Node] | Unobserved:
         if self._facts is None:
             return Unavailable(NO_SCHEDULER)
         wanted = {name for read in reads for name in _nodes_in_use(read)}
         return self._facts.nodes(sorted(wanted))
+
+
+def _ids(generations: Sequence[Generation] | Unobserved) -> frozenset[int]:
+    return frozenset() if isinstance(generations, Unobserved) else frozenset(one.array_job_id for one in generations)
 
 
 def _shows_nothing(queue: Queue) -> bool:
@@ -197,19 +248,13 @@ def _snapshot(
 ) -> Snapshot:
     files = read.reading
     iteration = files if isinstance(files, Unobserved) else files.iteration
-    own = {one.array_job_id for one in read.generations}
-    rows = (
-        accounting
-        if isinstance(accounting, Unobserved)
-        else {job: tasks for job, tasks in accounting.rows.items() if job in own}
-    )
     memory = observe(read.target.memory, _values(read, iteration), now)
     return Snapshot(
         subject=read.subject,
         taken_at=now,
         generations=read.generations,
         queue=read.queue,
-        accounting=rows,
+        accounting=_own_rows(read, accounting),
         nodes=nodes,
         iteration=iteration,
         verdict=files if isinstance(files, Unobserved) else files.verdict,
@@ -219,7 +264,23 @@ def _snapshot(
         can_write_run_directory=None if isinstance(files, Unobserved) else files.can_write,
         free_bytes=None if isinstance(files, Unobserved) else files.free_bytes,
         file_clock_ahead_seconds=None if isinstance(files, Unobserved) else files.file_clock_ahead_seconds,
+        successor=None if isinstance(files, Unobserved) else _successor(read, files),
     )
+
+
+def _own_rows(read: _Read, accounting: Accounting | Unobserved) -> Mapping[int, tuple[AccountedTask, ...]] | Unobserved:
+    if isinstance(accounting, Unobserved):
+        return accounting
+    missed = _left_out(read, accounting)
+    if missed and accounting.unavailable is None:
+        # Half of the rows would look like a chain of which Slurm knows no more.
+        return Unobserved(f"sacct was not asked about {len(missed)} of its array jobs: too many are open at once")
+    own = {one.array_job_id for one in read.generations}
+    return {job: tasks for job, tasks in accounting.rows.items() if job in own}
+
+
+def _left_out(read: _Read, accounting: Accounting) -> frozenset[int]:
+    return accounting.left_out.intersection(_to_account(read))
 
 
 def _values(read: _Read, iteration: int | Unobserved | None) -> dict[str, Value]:
@@ -251,7 +312,6 @@ def _queue_values(queue: Queue, job: int) -> dict[str, Value]:
     pending = queue.pending(job)
     return {
         names.task_zero_name(job): row.raw_state if row is not None else "absent",
-        names.alive_name(job): len(queue.alive(job)),
         names.waiting_name(job): ",".join(sorted({task.reason for task in pending})) if pending else None,
         names.completing_name(job): sum(task.state.value == "COMPLETING" for task in queue.rows(job)),
     }
@@ -267,17 +327,20 @@ def _pruned(memory: Memory, generations: Sequence[Generation]) -> Memory:
 def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str, Node] | Unobserved) -> SourceReport:
     files = read.reading
     answers: dict[Source, object] = {Source.QUEUE: read.queue, Source.NODES: nodes}
-    answers[Source.ACCOUNTING] = unavailable_or_unobserved(accounting)
+    rows = _own_rows(read, accounting)
+    answers[Source.ACCOUNTING] = rows if isinstance(rows, Unobserved) else unavailable_or_unobserved(accounting)
     if isinstance(files, Unobserved):
         answers |= dict.fromkeys((Source.RECORDS, Source.CYCLES, Source.ITERATION), files)
     else:
         # Those that wait have no directory; a damaged record of long ago must not blind the watcher for ever.
         begun = [one for one in read.generations if one.has_directory][-1:]
-        answers[Source.CYCLES] = next((one.cycles for one in begun if isinstance(one.cycles, Unobserved)), None)
+        # Without the log nobody can tell a cycle that hangs from one that works.
+        answers[Source.CYCLES] = _first_unobserved(*(said for one in begun for said in (one.cycles, one.log)))
         answers[Source.ITERATION] = files.iteration
         control = [said for one in begun for said in (one.closed, one.record, one.no_restart)]
-        answers[Source.RECORDS] = _first_unobserved(
-            files.generations, files.verdict, files.hold, files.manifest, _other_chain(read, files), *control
+        over = _superseded(_successor(read, files))
+        answers[Source.RECORDS] = over or _first_unobserved(
+            files.generations, files.verdict, files.hold, files.manifest, *control
         )
     return SourceReport(
         unobserved={
@@ -286,16 +349,29 @@ def _report(read: _Read, accounting: Accounting | Unobserved, nodes: Mapping[str
             if isinstance(answer, Unobserved) and not isinstance(answer, Unavailable)
         },
         unavailable={source: answer.reason for source, answer in answers.items() if isinstance(answer, Unavailable)},
-        notes=() if isinstance(files, Unobserved) else files.notes,
+        notes=(*(() if isinstance(files, Unobserved) else files.notes), *_accounting_notes(read, accounting)),
     )
 
 
-def _other_chain(read: _Read, files: RunReading) -> Unobserved | None:
+def _accounting_notes(read: _Read, accounting: Accounting | Unobserved) -> tuple[str, ...]:
+    if isinstance(accounting, Unobserved) or accounting.unavailable is None:
+        return ()
+    missed = sorted(_left_out(read, accounting))
+    return tuple(f"scontrol was not asked about job {job} yet: {MOST_CALLS} jobs a pass" for job in missed)
+
+
+def _successor(read: _Read, files: RunReading) -> str | None:
     """A resumed run directory holds another chain: to go on with the old one would be to look at nothing."""
     manifest, wanted = files.manifest, read.subject.chain_id
     if isinstance(manifest, ChainManifest) and wanted is not None and manifest.chain_id != wanted:
-        return Unobserved(f"the run directory now holds chain {manifest.chain_id}: start the watcher anew")
+        return manifest.chain_id
     return None
+
+
+def _superseded(successor: str | None) -> Unobserved | None:
+    if successor is None:
+        return None
+    return Unobserved(f"the run directory now holds chain {successor}, which --run-dir or a job id of it names")
 
 
 def _first_unobserved(*answers: object) -> object:

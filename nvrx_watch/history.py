@@ -89,6 +89,15 @@ def update_history(history: History, findings: Sequence[Finding], *, blind: froz
     )
 
 
+def end_all(history: History) -> History:
+    """The chain itself is over: nothing of it fires any more, and none of it can come back as a flap."""
+    ended = {
+        key: replace(one, state=IncidentState.RESOLVED, quiet_passes=RESOLVE_PASSES, reopened=0, refused={})
+        for key, one in history.incidents.items()
+    }
+    return replace(history, incidents=ended, left_out=0)
+
+
 def mark_good_pass(history: History, now: datetime) -> History:
     """Note that a pass saw everything."""
     return replace(history, last_good_pass_at=format_time(now))

@@ -1,7 +1,7 @@
 """What earlier passes saw of a chain: for how long each observed value has been the same, by this watcher's own clock.
 
 A wall clock of another node is never compared with ours: a lease, a log or an iteration counts as moving when *we* see
-its value change. Pure; state.py keeps it on disk between passes.
+its value change. Pure; state_store.py keeps it on disk between passes.
 """
 
 from __future__ import annotations
@@ -103,11 +103,6 @@ def log_name(array_job_id: int) -> str:
 def task_zero_name(array_job_id: int) -> str:
     """What Slurm calls task 0: its raw state, or `absent`."""
     return f"job/{array_job_id}/task0"
-
-
-def alive_name(array_job_id: int) -> str:
-    """How many tasks of the generation Slurm has not ended."""
-    return f"job/{array_job_id}/alive"
 
 
 def waiting_name(array_job_id: int) -> str:

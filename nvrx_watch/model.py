@@ -161,7 +161,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
     `arrays` has the rows of each array job that is the chain's beyond doubt; `doubtful` array jobs with live rows that
     are on record but cannot be shown to be the chain's, and why; `foreign` live jobs that carry the chain's name (and
-    so take part in its singleton) or its comment without being on record. `sees_others`: whether the reading had any
+    so take part in its singleton) or its comment without being on record. `sees_user`: whether the reading had any
     row of the chain's user at all.
     """
 
@@ -195,7 +195,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How one source answered: None for well, else why it could not be observed; and what was skipped in it."""
+    """The sources that did not answer and why, those that this site lacks, and what was skipped in the others."""
 
     unobserved: Mapping[Source, str] = msgspec.field(default_factory=dict)
     unavailable: Mapping[Source, str] = msgspec.field(default_factory=dict)
@@ -221,6 +221,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int | None = None
     file_clock_ahead_seconds: float | None = None
     """By how much the newest record of the run directory lies in this machine's future; None where none does."""
+    successor: str | None = None
+    """The chain that the run directory holds instead of this one; None while it holds this one or is not known."""
 
     def generation(self, array_job_id: int) -> Generation | None:
         """One generation by its array job id."""
@@ -252,8 +254,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _has_begun(row: QueuedTask) -> bool:
-    """A task that was cancelled while it waited is ended and has neither a node nor a start."""
-    return not row.state.is_pending and (row.started_at is not None or bool(row.nodelist))
+    """A task that was cancelled while it waited is ended without a node; Slurm gives it its end as its start."""
+    return not row.state.is_pending and (bool(row.nodelist) or not row.state.is_terminal)
 
 
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,16 +1,17 @@
 """Everything that one pass asks Slurm, for all chains together: one squeue, one sacct, one sinfo. Touches: Slurm.
 
-How many calls a pass makes does not depend on the number of chains, generations or tasks. A site without accounting
-costs one scontrol in sacct's place, which knows what ended within MinJobAge.
+Only where more ids are open than one sacct takes are there up to three. A site without accounting costs a scontrol in
+sacct's place, which knows what ended within MinJobAge: one for each chain, and no more than three in a pass.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 
 import msgspec
+from msgspec.structs import replace
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.client import SlurmClient
@@ -20,16 +21,22 @@ from nvrx_watch.model import Unavailable
 log = logging.getLogger(__name__)
 
 _NEVER_AVAILABLE = ("accounting storage is disabled", "accounting_storage/none")
-# Ids in one sacct: a chain's newest generations decide, and slurmdbd pays for every id.
 MOST_ACCOUNTED = 200
+"""Ids in one sacct: slurmdbd pays for every id."""
+MOST_CALLS = 3
+"""So many sacct (or scontrol in its place) in a pass; the usual pass needs one at most."""
 _FROM_THE_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Accounting(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by array job. `unavailable`: the site has no accounting, and the rows are scontrol's."""
+    """Rows by array job. `unavailable`: the site has no accounting, and the rows are scontrol's.
+
+    `left_out`: array jobs that were not asked about in this pass, so that to have no rows says nothing.
+    """
 
     rows: Mapping[int, tuple[AccountedTask, ...]] = msgspec.field(default_factory=dict)
     unavailable: str | None = None
+    left_out: frozenset[int] = frozenset()
 
 
 class SlurmFacts:
@@ -39,33 +46,36 @@ class SlurmFacts:
         self._client = client
         self._settled: dict[int, tuple[AccountedTask, ...]] = {}
         self._no_accounting: str | None = None
+        self._questions = 0
+        self._shown_at: dict[int, int] = {}
+        self._ended: dict[int, tuple[AccountedTask, ...]] = {}
 
     def queue(self, users: frozenset[str]) -> QueueReading | Unobserved:
         """One squeue: of the one user whose chains are watched, else of everybody."""
         return self._client.queue(next(iter(users)) if len(users) == 1 else None)
 
     def accounting(
-        self, array_job_ids: Sequence[int], *, live: frozenset[int] = frozenset()
+        self, by_chain: Sequence[Sequence[int]], *, live: frozenset[int] = frozenset()
     ) -> Accounting | Unobserved:
-        """What became of these array jobs, the newest last. At most one sacct, none for what is settled.
+        """What became of these array jobs, for each chain the newest last. No question for what is settled.
 
         `live` are array jobs of which the queue shows a task that has not ended: these never settle.
         """
-        wanted = list(array_job_ids)[-MOST_ACCOUNTED:]
+        wanted = sorted({job for jobs in by_chain for job in jobs})
         open_ids = [job for job in wanted if job not in self._settled]
         known = {job: self._settled[job] for job in wanted if job in self._settled}
         if not open_ids:
             return Accounting(rows=known, unavailable=self._no_accounting)
-        if self._no_accounting is not None:
-            return self._from_scontrol(open_ids[-1], known)
-        answer = self._client.accounting(open_ids, _FROM_THE_BEGINNING)
-        if isinstance(answer, Unobserved):
-            if any(text in answer.reason.lower() for text in _NEVER_AVAILABLE):
-                self._no_accounting = answer.reason
-                log.info("this site has no accounting; scontrol and the run directory take its place")
-                return self._from_scontrol(open_ids[-1], known)
-            return answer
-        return Accounting(rows=known | self._sort(answer, live))
+        if self._no_accounting is None:
+            answer = self._from_sacct(open_ids, live)
+            if isinstance(answer, Accounting):
+                return replace(answer, rows={**known, **answer.rows})
+            if not any(text in answer.reason.lower() for text in _NEVER_AVAILABLE):
+                return answer
+            self._no_accounting = answer.reason
+            log.info("this site has no accounting; scontrol and the run directory take its place")
+        per_chain = [[job for job in jobs if job not in self._settled] for jobs in by_chain]
+        return self._from_scontrol({jobs[-1] for jobs in per_chain if jobs}, known)
 
     def nodes(self, names: Sequence[str]) -> Mapping[str, Node] | Unobserved:
         """The named nodes; no call for none."""
@@ -74,6 +84,8 @@ class SlurmFacts:
     def forget_all_but(self, array_job_ids: frozenset[int]) -> None:
         """Drop what is settled of jobs that nobody watches any more."""
         self._settled = {job: rows for job, rows in self._settled.items() if job in array_job_ids}
+        self._ended = {job: rows for job, rows in self._ended.items() if job in array_job_ids}
+        self._shown_at = {job: at for job, at in self._shown_at.items() if job in array_job_ids}
 
     def _sort(self, answer: Sequence[AccountedTask], live: frozenset[int]) -> dict[int, tuple[AccountedTask, ...]]:
         rows: dict[int, list[AccountedTask]] = {}
@@ -85,12 +97,40 @@ class SlurmFacts:
                 self._settled[job] = tuple(tasks)
         return {job: tuple(tasks) for job, tasks in rows.items()}
 
-    def _from_scontrol(self, job: int, known: Mapping[int, tuple[AccountedTask, ...]]) -> Accounting | Unobserved:
-        details = self._client.show_job(job)
-        if isinstance(details, Unobserved):
-            return details
-        rows = {job: tuple(_as_accounted(one) for one in details if one.array_job_id == job)} if details else {}
-        return Accounting(rows=dict(known) | rows, unavailable=self._no_accounting)
+    def _from_sacct(self, open_ids: Sequence[int], live: frozenset[int]) -> Accounting | Unobserved:
+        """The newest first: they decide. What is left out is asked for when others have settled."""
+        rows: dict[int, tuple[AccountedTask, ...]] = {}
+        left = list(open_ids)
+        for _ in range(MOST_CALLS):
+            chunk, left = left[-MOST_ACCOUNTED:], left[:-MOST_ACCOUNTED]
+            answer = self._client.accounting(chunk, _FROM_THE_BEGINNING)
+            if isinstance(answer, Unobserved):
+                return answer
+            rows |= self._sort(answer, live)
+            if not left:
+                break
+        return Accounting(rows=rows, left_out=frozenset(left))
+
+    def _from_scontrol(
+        self, newest: Collection[int], known: Mapping[int, tuple[AccountedTask, ...]]
+    ) -> Accounting | Unobserved:
+        """The newest open job of each chain, those first that have waited longest. An end that was seen stays true."""
+        rows = dict(known)
+        for job in sorted(newest, key=lambda job: (self._shown_at.get(job, 0), -job))[:MOST_CALLS]:
+            details = self._client.show_job(job)
+            if isinstance(details, Unobserved):
+                return details
+            self._questions += 1
+            self._shown_at[job] = self._questions
+            shown = tuple(_as_accounted(one) for one in details or () if one.array_job_id == job)
+            if shown:
+                rows[job] = shown
+                self._ended[job] = tuple(task for task in shown if task.state.is_terminal)
+        for job in newest:
+            if job not in rows and self._ended.get(job):
+                rows[job] = self._ended[job]
+        left_out = frozenset(job for job in newest if job not in self._shown_at)
+        return Accounting(rows=rows, unavailable=self._no_accounting, left_out=left_out)
 
 
 def unavailable_or_unobserved(accounting: Accounting | Unobserved) -> Unobserved | None:

@@ -100,6 +100,14 @@ class StateStore:
         pending, self._written = dict(self._pending), {}
         return tuple(note for key, (memory, history) in pending.items() for note in self.save(key, memory, history))
 
+    def forget(self, subject_key: str) -> tuple[str, ...]:
+        """Keep nothing of a subject in memory; its file stays. What `save` has put off is written now."""
+        self._written.pop(subject_key, None)
+        pending = self._pending.pop(subject_key, None)
+        notes = self.save(subject_key, *pending) if pending is not None else ()
+        self._written.pop(subject_key, None)
+        return notes
+
     def try_lock(self, subject_key: str) -> StateLock | None:
         """The lock of one chain, as a context manager; None when another process watches it from here.
 

@@ -23,6 +23,8 @@ class WatchThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """For how long tasks of two generations may hold nodes at once (one COMPLETING)."""
     lease_stale: float = 90.0
     """A lease counter of task 0 that this watcher saw stand still for so long asks for a look at its node."""
+    not_leaving: float = 300.0
+    """A closed generation that holds nodes for longer: drain, KillWait and a few tries of its peers are over."""
     assembling: float = 900.0
     """A generation that waits for its tasks for longer is reported, with the node-hours it idles away."""
     handoff: float = 600.0
@@ -58,5 +60,7 @@ class WatchThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A record that lies so far in the future says that clocks differ."""
     free_bytes: int = 1 << 30
     """Less free space than this below the run directory is reported."""
+    keep_queued: int = 1
+    """Fewer generations than this behind the one that runs are too few; `--keep-queued` raises it."""
     last_generation_wall: float = 86400.0
     """Time left to the wall of the last queued generation under which `last_generation_running` becomes a warning."""

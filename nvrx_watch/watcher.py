@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -20,14 +20,15 @@ from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
-from nvrx_watch.gather import Gatherer
+from nvrx_watch.discovery import RESOLVE_SECONDS
+from nvrx_watch.gather import LEAST_FILE_SECONDS, Gatherer
 from nvrx_watch.layout import OwnLayout
+from nvrx_watch.leaving import Leaving
 from nvrx_watch.memory import remembered_jobs
-from nvrx_watch.model import Queue
 from nvrx_watch.reading.worker import RunReader
 from nvrx_watch.run_pass import Outlets, PassParts, PassResult, Watch, run_pass
 from nvrx_watch.sinks.chain_metrics import ChainMetrics
-from nvrx_watch.slurm_facts import SlurmFacts
+from nvrx_watch.slurm_facts import MOST_CALLS, SlurmFacts
 from nvrx_watch.state_store import StateStore
 from nvrx_watch.subjects import Subjects, uid_of, user_name
 
@@ -38,14 +39,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_DEADLINE_SECONDS = 20.0
+FILE_BUDGET_SECONDS = 60.0
 SLURM_SECONDS = 25.0
 SINK_SECONDS = 30.0
 ACTION_SECONDS = 300.0
 SETTLE_SECONDS = 60.0
 """How much of its memory a daemon may lose when it is killed."""
 
-PASS_DEADLINE_SECONDS = FILE_DEADLINE_SECONDS + 3 * SLURM_SECONDS + SINK_SECONDS + ACTION_SECONDS
-"""Every part of a pass has a deadline of its own; a pass that takes longer than all of them together hangs."""
+_MANY_CHAINS = 100
+_SLURM_CALLS = 1 + MOST_CALLS + 1
+_LONGEST_ACTION_SECONDS = 300.0
+_SAVING_SECONDS = 20.0
+
+PASS_DEADLINE_SECONDS = (
+    RESOLVE_SECONDS
+    + FILE_BUDGET_SECONDS
+    + _MANY_CHAINS * LEAST_FILE_SECONDS
+    + _SLURM_CALLS * SLURM_SECONDS
+    + ACTION_SECONDS
+    + _LONGEST_ACTION_SECONDS
+    + SINK_SECONDS
+    + _SAVING_SECONDS
+)
+"""Every part of a pass has a budget for all chains together; a pass that takes longer than all of them hangs."""
 
 _CYCLE_CACHE = "cycles"
 _ACTION_LOG = "actions.jsonl"
@@ -60,6 +76,7 @@ class Watcher:
         self._uid = os.geteuid()
         self.user = config.user or user_name(self._uid)
         self.sees_queue = True
+        self.why_blind = ""
         # First of all: the reader forks, and that is only safe while there is one thread.
         self._reader = RunReader(
             cache_directory=config.state_directory / _CYCLE_CACHE, iteration_pattern=config.iteration_pattern
@@ -77,9 +94,11 @@ class Watcher:
             client,
             self._store,
             read_script=self._read_script,
-            here=Path.cwd(),
+            here=_here(),
             user=self.user,
+            clock=self.clock,
         )
+        self._leaving = Leaving(self.clock, dry_seconds=config.leave_after_seconds, disabled=config.disabled)
         self._parts = PassParts(
             gatherer=Gatherer(
                 reader=self._reader,
@@ -87,6 +106,7 @@ class Watcher:
                 clock=self.clock,
                 watcher_uid=self._uid,
                 file_deadline_seconds=FILE_DEADLINE_SECONDS,
+                file_budget_seconds=FILE_BUDGET_SECONDS,
             ),
             make_desk=lambda: self._desk,
             outlets=self._outlets(),
@@ -94,6 +114,7 @@ class Watcher:
             clock=self.clock,
             thresholds=config.thresholds,
             disabled=config.disabled,
+            action_seconds=ACTION_SECONDS,
         )
 
     @functools.cached_property
@@ -126,16 +147,10 @@ class Watcher:
             run_command=run_command,
             host=os.uname().nodename,
             action_log=config.state_directory / _ACTION_LOG,
-            keep_queued=config.keep_queued,
+            keep_queued=config.thresholds.keep_queued,
         )
 
     def __enter__(self) -> Watcher:
-        try:
-            if not self._config.all_mine:
-                self._subjects.resolve_named()
-        except BaseException:
-            self._closing.close()
-            raise
         return self
 
     def __exit__(
@@ -143,30 +158,69 @@ class Watcher:
     ) -> None:
         self._closing.close()
 
+    def resolve(self) -> None:
+        """Find the chain that was named, before the first pass. Raises NvrxError."""
+        if not self._config.all_mine:
+            self._subjects.resolve_named()
+
     def run_pass(self) -> tuple[PassResult, ...]:
         """One pass over every chain."""
         reading = self._subjects.read_queue()
         others = self._uid not in (0, uid_of(self.user))
         # Somebody else's empty queue may be one that this user is not shown.
         self.sees_queue = isinstance(reading, QueueReading) and (bool(reading.tasks) or not others)
-        results = run_pass(self._parts, self._subjects.watches(reading), reading)
-        over = {result.snapshot.subject.key for result in results if _is_over(result)}
-        self._subjects.leave_ended(lambda watch: watch.subject.key in over)
+        self.why_blind = (
+            f"the queue could not be read: {reading.reason}"
+            if isinstance(reading, Unobserved)
+            else f"no job of {self.user} is shown to this user: there is none, or they are private"
+        )
+        watches = self._subjects.watches(reading)
+        results = run_pass(self._parts, watches, reading, sees_all=not self.unwatched)
+        for result in results:
+            key, successor = result.snapshot.subject.key, result.snapshot.successor
+            # A chain that another one follows stays until the sinks have taken the end of what was found of it.
+            if result.is_followed and not result.history.refusals:
+                self._let_go(key)
+            elif successor is not None:
+                self._subjects.follow(key, successor)
+            elif self._config.all_mine and self._leaving.may_leave(result):
+                self._let_go(key)
         return results
+
+    def _let_go(self, key: str) -> None:
+        """Forget a chain wherever something is kept of it. SlurmFacts does so by itself, with each pass."""
+        log.info("a chain is over and is no longer watched chain=%s", key)
+        self._reader.forget(self._subjects.leave(key).layout)
+        for note in self._store.forget(key):
+            log.warning("%s", note)
+
+    @property
+    def unwatched(self) -> Mapping[str, str]:
+        """Why a chain that should be watched is not, by chain id: such a pass is degraded."""
+        return self._subjects.unwatched
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Whether no other single pass is at work on the same chains: runs of cron must not pile up."""
+        """Whether no other single pass is at work on the same: runs of cron must not pile up. Finds the chain as well.
+
+        First by what was asked for, since finding the chain may hang; then by the chain, which may be asked for in
+        several ways.
+        """
         with contextlib.ExitStack() as held:
-            key = "all-mine" if self._config.all_mine else self._subjects.watches(None)[0].subject.key
-            lock = self._store.try_lock(key)
-            if lock is None:
-                yield False
-                return
-            if lock.note:
-                log.warning("%s", lock.note)
-            held.enter_context(lock)
-            yield True
+            is_free = self._lock(self._subjects.asked_for, held)
+            if is_free and not self._config.all_mine:
+                self.resolve()
+                is_free = self._lock(self._subjects.watches(None)[0].subject.key, held)
+            yield is_free
+
+    def _lock(self, key: str, held: contextlib.ExitStack) -> bool:
+        lock = self._store.try_lock(key)
+        if lock is None:
+            return False
+        if lock.note:
+            log.warning("%s", lock.note)
+        held.enter_context(lock)
+        return True
 
     def _flush(self) -> None:
         for note in self._store.flush():
@@ -225,6 +279,15 @@ class Watcher:
         return found
 
 
+def _here() -> Path:
+    """Where the user is. A directory that was removed since (a job's scratch) must not keep a named chain from view."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        log.warning("the current directory is not known, / is taken for it error=%s", error)
+        return Path("/")
+
+
 def _busy_directories(watch: Watch) -> list[Path]:
     layout = watch.layout
     assert isinstance(layout, OwnLayout)
@@ -233,12 +296,3 @@ def _busy_directories(watch: Watch) -> list[Path]:
         below = layout.run_directory / "generations" / str(job)
         found += [below / "control", below / "cycle_infos"]
     return found
-
-
-def _is_over(result: PassResult) -> bool:
-    """A chain with a verdict of which the queue shows nothing live."""
-    snapshot = result.snapshot
-    if snapshot.verdict is None or isinstance(snapshot.verdict, Unobserved) or not isinstance(snapshot.queue, Queue):
-        return False
-    queue = snapshot.queue
-    return not any(queue.alive(one.array_job_id) for one in snapshot.generations)

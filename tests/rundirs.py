@@ -47,6 +47,7 @@ class Size:
     cycles: int = 4
     nodes: int = 4
     queued: int = 1
+    cold_spares: int = 1
     live: bool = True
     control: bool = True
 
@@ -56,7 +57,7 @@ class Size:
         return Shape(
             train_tasks=self.nodes // per_task,
             hot_spares=1,
-            cold_spares=1,
+            cold_spares=self.cold_spares,
             nodes_per_task=per_task,
             gpus_per_node=8,
             procs_per_node=8,

@@ -22,8 +22,8 @@ def cancel_pending(request: ActionRequest, snapshot: Snapshot, desk: ActionDesk)
     job, known = request.array_job_id, known_jobs(snapshot)
     if job is None or not isinstance(snapshot.queue, Queue) or not snapshot.queue.rows(job):
         return refused(f"this pass did not see job {job} as one of the chain's")
-    if not snapshot.subject.is_ours and not is_of_a_chain(snapshot, job):
-        return refused(f"job {job} has no cycle records and no successor that waits as singleton: any array looks so")
+    if not snapshot.subject.is_ours and not has_cycle_records(snapshot):
+        return refused("no generation has a cycle record: any array of jobs looks like this one")
     accounting = snapshot.accounting
     ends = accounting if isinstance(accounting, Unobserved) else known.accounted(accounting.get(job, ()), job)
     reading = desk.client.queue(snapshot.subject.user)
@@ -48,19 +48,10 @@ def cancel_pending(request: ActionRequest, snapshot: Snapshot, desk: ActionDesk)
     return replace(deed, state=state, why="; ".join(text for text in (deed.why, note) if text))
 
 
-def is_of_a_chain(snapshot: Snapshot, array_job_id: int) -> bool:
-    """Whether a job that nvrx-chain did not submit is one generation of several, and no array of its own. Pure.
+def has_cycle_records(snapshot: Snapshot) -> bool:
+    """Whether a launcher wrote records for a generation of a chain that nvrx-chain did not submit. Pure.
 
-    A parameter sweep whose task 0 has ended looks like an orphaned generation otherwise.
+    A parameter sweep whose first task has ended looks like an orphaned generation otherwise, and sweeps are made to
+    wait for each other by singleton, too.
     """
-    known = snapshot.generation(array_job_id)
-    if known is not None and known.has_directory:
-        return True
-    queue = snapshot.queue
-    return isinstance(queue, Queue) and any(
-        "singleton" in row.dependency
-        for job, rows in queue.arrays.items()
-        if job != array_job_id
-        for row in rows
-        if row.state.is_pending
-    )
+    return any(one.has_directory for one in snapshot.generations)

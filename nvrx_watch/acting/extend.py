@@ -44,7 +44,7 @@ def count_queued(snapshot: Snapshot, jobs: dict[int, list[QueuedTask]]) -> int:
         known = snapshot.generation(job)
         has_begun = known is not None and (known.closed is not None or known.rendezvous is not None)
         alive = [row for row in rows if not row.state.is_terminal]
-        if alive and not has_begun and all(row.state.is_pending for row in rows):
+        if alive and not has_begun and all(row.state.is_pending for row in alive):
             found += 1
     return found
 

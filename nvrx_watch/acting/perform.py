@@ -7,6 +7,7 @@ comes out of it as an exception.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nvrx_chain.errors import IdentityError, NvrxError
@@ -40,8 +41,10 @@ _OF_THE_CHAIN = frozenset({ActionKind.CANCEL_CHAIN, ActionKind.HOLD, ActionKind.
 _STOPS = frozenset({ActionKind.CANCEL_CHAIN, ActionKind.HOLD})
 
 
-def perform(findings: Sequence[Finding], snapshot: Snapshot, desk: ActionDesk) -> tuple[ActionReport, ...]:
-    """Carry out the requests of a pass and say what came of each."""
+def perform(
+    findings: Sequence[Finding], snapshot: Snapshot, desk: ActionDesk, *, until: float = math.inf
+) -> tuple[ActionReport, ...]:
+    """Carry out the requests of a pass and say what came of each. None begins after `until` on the desk's clock."""
     requests = list(_distinct(findings))
     stopping = any(request.kind in _STOPS for _detector, request in requests)
     reports = []
@@ -49,6 +52,8 @@ def perform(findings: Sequence[Finding], snapshot: Snapshot, desk: ActionDesk) -
         deed = forbid(request, snapshot, desk.rights)
         if deed is None and stopping and request.kind is ActionKind.EXTEND:
             deed = refused("another finding asks for the chain to be stopped")
+        if deed is None and desk.clock.monotonic() >= until:
+            deed = failed("not tried: the actions of this pass have used up their time, the next pass goes on")
         if deed is None:
             deed = _carry_out(request, snapshot, desk)
         report = _report(detector, request, deed)

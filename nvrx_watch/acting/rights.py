@@ -20,10 +20,12 @@ _WRITES_FILES = frozenset({ActionKind.FENCE})
 
 def forbid(request: ActionRequest, snapshot: Snapshot, rights: Rights) -> Deed | None:
     """Why the request is not carried out; None when it may be, as far as rights and sources go."""
-    if not rights.act:
-        return Deed(state=ActionState.OBSERVE_ONLY, why="--act was not given")
-    if request.kind is not ActionKind.CANCEL_PENDING and request.kind not in rights.allowed:
-        return Deed(state=ActionState.OBSERVE_ONLY, why=f"--allow {request.kind.value} was not given")
+    by_itself = request.kind is ActionKind.CANCEL_PENDING
+    missing = [] if rights.act else ["--act"]
+    if not by_itself and request.kind not in rights.allowed:
+        missing.append(f"--allow {request.kind.value}")
+    if missing:
+        return Deed(state=ActionState.OBSERVE_ONLY, why=f"{' and '.join(missing)} not given")
     subject = snapshot.subject
     if not _may_touch(request.kind, subject, rights):
         return Deed(state=ActionState.NOT_OWNER, why=_for_the_owner(request, subject, rights))

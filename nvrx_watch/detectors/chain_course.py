@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.liveness import is_unreachable, lease_is_stale
-from nvrx_chain.records.control import Lease, Rendezvous
+from nvrx_chain.records.control import Closed, Lease, Rendezvous
 from nvrx_chain.slurm.model import Node, QueuedTask
 from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_chain.slurm.states import JobState
 from nvrx_watch.detectors.detector import Detector
-from nvrx_watch.detectors.facts import holds_node, hours, ordered_jobs, seconds_since
+from nvrx_watch.detectors.facts import holds_node, hours, ordered_jobs, seconds_since, task_zero_end
 from nvrx_watch.detectors.wording import listed, safe, specs
 from nvrx_watch.memory import completing_name, lease_name
 from nvrx_watch.model import ActionKind, ActionRequest, Finding, Generation, Queue, Severity, Snapshot, Source
@@ -25,7 +25,7 @@ def find_overlap(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Fi
     queue = snapshot.queue
     if isinstance(queue, Unobserved):
         return
-    holders = [job for job in ordered_jobs(snapshot) if queue.running(job)]
+    holders = [job for job in ordered_jobs(snapshot) if _may_train(snapshot, queue.running(job))]
     for older in holders[:-1]:
         newer = holders[-1]
         seconds = _overlaps_for(snapshot, queue, older, newer)
@@ -47,6 +47,11 @@ def find_overlap(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Fi
             advice=f"make sure that no rank of {older} still writes: look at its nodes, then scancel {older}",
             array_job_ids=(older, newer),
         )
+
+
+def _may_train(snapshot: Snapshot, rows: Sequence[QueuedTask]) -> bool:
+    """Whether running tasks are a generation's. A foreign job that is no array may be a part of a heterogeneous job."""
+    return any(row.is_array or snapshot.subject.is_ours for row in rows)
 
 
 def _overlaps_for(snapshot: Snapshot, queue: Queue, older: int, newer: int) -> float | None:
@@ -79,7 +84,7 @@ def find_unreachable(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterato
         return
     for generation in snapshot.generations:
         row = queue.task(generation.array_job_id, 0)
-        # What is suspended or stopped stands still and lives; a closed generation has somebody who fences it.
+        # What is suspended or stopped stands still and lives; a closed generation is find_not_leaving's.
         if row is None or row.state is not JobState.RUNNING or generation.closed is not None:
             continue
         node = _node_of(snapshot, row)
@@ -160,6 +165,53 @@ def _silent(generation: Generation, row: QueuedTask, node: Node | None, still: f
     )
 
 
+def find_not_leaving(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
+    """A closed generation still holds nodes: whoever closed it is dead, or what it asked of Slurm was not done."""
+    queue = snapshot.queue
+    if isinstance(queue, Unobserved):
+        return
+    for generation in snapshot.generations:
+        closed, job = generation.closed, generation.array_job_id
+        rows = tuple(filter(holds_node, queue.running(job)))
+        if not isinstance(closed, Closed) or not rows:
+            continue
+        seconds = seconds_since(parse_time(closed.closed_at), snapshot.taken_at)
+        if seconds is None or seconds <= thresholds.not_leaving:
+            continue
+        lost, command = _lost_task_zero(snapshot, queue, generation, thresholds), f"scancel {job}"
+        request = None
+        if lost is not None:
+            request = ActionRequest(kind=ActionKind.FENCE, array_job_id=job, why=lost, command=command)
+        since = render_age(seconds)
+        yield Finding(
+            detector="closed_generation_stays",
+            severity=Severity.CRITICAL,
+            scope=str(job),
+            title=f"generation {job} was closed as {closed.outcome.value} {since} ago and still holds nodes",
+            details=(f"closed by {safe(closed.closed_by)}", _places(rows), *([lost] if lost is not None else [])),
+            advice=f"the next generation waits for it: make sure that nothing of it writes, then {command}",
+            array_job_ids=(job,),
+            action=request,
+        )
+
+
+def _lost_task_zero(
+    snapshot: Snapshot, queue: Queue, generation: Generation, thresholds: WatchThresholds
+) -> str | None:
+    """Why task 0 is lost: Slurm ended it, or its node and its lease are silent. None while that cannot be said."""
+    end = task_zero_end(snapshot, generation.array_job_id)
+    if end is not None:
+        return f"task 0 of {generation.array_job_id} is {safe(end.raw_state)}"
+    row = queue.task(generation.array_job_id, 0)
+    if row is None or row.state is not JobState.RUNNING:
+        return None
+    node, still = _node_of(snapshot, row), _lease_still(snapshot, generation)
+    if node is None or not is_unreachable(node) or still is None or not _is_stale(generation, still, thresholds):
+        return None
+    where = f"{safe(node.name)} is {safe(node.raw_state)}"
+    return f"{where} and the lease of {row.spec} stands still for {render_age(still)}"
+
+
 def find_assembling(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
     """A generation holds nodes and waits for its tasks."""
     queue, manifest = snapshot.queue, snapshot.subject.manifest
@@ -167,6 +219,8 @@ def find_assembling(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator
         return
     for generation in snapshot.generations:
         meeting, job = generation.rendezvous, generation.array_job_id
+        if meeting is None and generation.closed is None:
+            yield from _silent_start(snapshot, queue, generation, thresholds)
         if not isinstance(meeting, Rendezvous) or meeting.started_at is not None or generation.closed is not None:
             continue
         row = queue.task(job, 0)
@@ -188,6 +242,27 @@ def find_assembling(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator
             advice="free nodes, or cancel the generation when they will not come",
             array_job_ids=(job,),
         )
+
+
+def _silent_start(
+    snapshot: Snapshot, queue: Queue, generation: Generation, thresholds: WatchThresholds
+) -> Iterator[Finding]:
+    """Task 0 runs and has written nothing that a peer could meet it by."""
+    job = generation.array_job_id
+    row = queue.task(job, 0)
+    seconds = seconds_since(row.started_at, snapshot.taken_at) if row is not None and holds_node(row) else None
+    if row is None or seconds is None or seconds <= thresholds.assembling or generation.cycles:
+        return
+    running = queue.running(job)
+    yield Finding(
+        detector="generation_assembling",
+        severity=Severity.CRITICAL if seconds > 2 * thresholds.assembling else Severity.WARNING,
+        scope=str(job),
+        title=f"task 0 of generation {job} runs for {render_age(seconds)} and has published no rendezvous",
+        details=(f"{len(running)} tasks hold nodes, {hours(_held_seconds(snapshot, running)):.1f} task-hours so far",),
+        advice=f"look at what hangs on {safe(row.nodelist)}: nvrx-chain logs {row.spec}; then scancel {job}",
+        array_job_ids=(job,),
+    )
 
 
 def _held_seconds(snapshot: Snapshot, rows: Sequence[QueuedTask]) -> float:
@@ -255,11 +330,24 @@ DETECTORS: tuple[Detector, ...] = (
         check=find_unreachable,
     ),
     Detector(
+        name="closed_generation_stays",
+        severity=Severity.CRITICAL,
+        needs=frozenset({Source.QUEUE, Source.RECORDS}),
+        fires="a generation was closed longer ago than the limit and tasks of it still hold nodes: its peers died"
+        " before they cleared it, a cancel was refused, or a fence broke off",
+        quiet="nothing of it holds a node but what is COMPLETING (generation_overlap sees to that), or it was closed"
+        " just now",
+        todo="look at the nodes that are named, then run the scancel; where task 0 has ended or its node is gone,"
+        " `--act --allow fence` proves it, goes on where a fence broke off, and takes the tasks that have left",
+        check=find_not_leaving,
+    ),
+    Detector(
         name="generation_assembling",
-        severity=Severity.WARNING,
+        severity=Severity.CRITICAL,
         needs=frozenset({Source.QUEUE, Source.RECORDS}),
         fires="task 0 has published the rendezvous and has not started training for the limit; how many tasks have"
-        " joined, why the others wait and the node-hours held so far are said",
+        " joined, why the others wait and the node-hours held so far are said. Also when task 0 runs for the limit and"
+        " has published nothing at all (a hanging import or mount): critical after twice the limit",
         quiet="the generation has started, is closed, or task 0 holds no node",
         todo="free nodes, lower what the job asks for, or cancel the generation."
         " `--assemble-timeout` of submit bounds the wait",

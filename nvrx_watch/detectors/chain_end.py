@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome
+from nvrx_chain.records.control import ChainOutcome, Closed
 from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.states import JobState
@@ -23,7 +23,7 @@ from nvrx_watch.detectors.facts import (
 )
 from nvrx_watch.detectors.wording import chain_command, count, listed, resume_command, safe
 from nvrx_watch.memory import QUEUE_EMPTY_NAME, lease_name, waiting_name
-from nvrx_watch.model import ActionKind, ActionRequest, Finding, Queue, Severity, Snapshot, Source
+from nvrx_watch.model import ActionKind, ActionRequest, Finding, Generation, Queue, Severity, Snapshot, Source
 from nvrx_watch.thresholds import WatchThresholds
 
 _WANTED_ENDS = frozenset(
@@ -35,11 +35,14 @@ _WANTED_ENDS = frozenset(
 def find_chain_exhausted(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
     """Nothing of the chain is left in the queue, and training is not finished."""
     queue, verdict = snapshot.queue, final_verdict(snapshot)
-    if isinstance(queue, Unobserved) or not snapshot.generations:
+    if not snapshot.generations:
         return
     if verdict is not None:
-        if verdict.verdict is Verdict.EXHAUSTED and not _is_live(queue):
+        # The chain's own word needs no queue; one that shows life all the same contradicts it.
+        if verdict.verdict is Verdict.EXHAUSTED and (isinstance(queue, Unobserved) or not _is_live(queue)):
             yield _exhausted(snapshot, _why_exhausted(snapshot), resume_command(snapshot.subject))
+        return
+    if isinstance(queue, Unobserved):
         return
     if (
         isinstance(snapshot.verdict, Unobserved)
@@ -75,8 +78,10 @@ def _why_exhausted(snapshot: Snapshot) -> str:
     for generation in reversed(snapshot.generations):
         outcome = outcome_of(snapshot, generation)
         end = task_zero_end(snapshot, generation.array_job_id)
-        if outcome in (None, Outcome.TERMINATED) and end is not None and end.cancelled_by:
+        if outcome in (None, Outcome.TERMINATED) and end is not None and _is_a_person(snapshot, end.cancelled_by):
             return f"generation {generation.array_job_id} was cancelled by uid {end.cancelled_by}"
+        if end is not None and end.state is JobState.CANCELLED and not _ran(snapshot, generation):
+            return f"generation {generation.array_job_id} was cancelled before it started"
         if outcome is not None and outcome not in _WANTED_ENDS:
             return f"the last generation {generation.array_job_id} ended as {outcome.value}"
         if outcome is not None:
@@ -84,19 +89,44 @@ def _why_exhausted(snapshot: Snapshot) -> str:
     return "it ran out of depth"
 
 
+def _is_a_person(snapshot: Snapshot, uid: int | None) -> bool:
+    """Whether somebody cancelled it. Slurm itself cancels as uid 0, which says nothing unless the chain is root's."""
+    return uid is not None and (uid != 0 or snapshot.subject.uid == 0)
+
+
+def _ran(snapshot: Snapshot, generation: Generation) -> bool:
+    rows = snapshot.queue.rows(generation.array_job_id) if isinstance(snapshot.queue, Queue) else ()
+    return generation.has_begun_on_disk or not rows or any(row.nodelist for row in rows)
+
+
 def _exhausted(snapshot: Snapshot, why: str, command: str) -> Finding:
     jobs = tuple(one.array_job_id for one in snapshot.generations)
     outcomes = [(one.array_job_id, outcome_of(snapshot, one)) for one in snapshot.generations]
+    # Of a chain without a manifest nobody knows when its training is finished; one that completed may well be.
+    may_be_done = not snapshot.subject.is_ours and bool(outcomes) and outcomes[-1][1] is Outcome.COMPLETED
+    unfinished = "" if may_be_done else " and training is not finished"
     ends = listed(f"{job} {outcome.value if outcome is not None else 'unknown'}" for job, outcome in outcomes[-8:])
     return Finding(
         detector="chain_exhausted",
-        severity=Severity.CRITICAL,
+        severity=Severity.WARNING if may_be_done else Severity.CRITICAL,
         scope="chain",
-        title=f"nothing of the chain is left in the queue and training is not finished: {why}",
-        details=(f"{count(len(jobs), 'generation')} submitted, the last ones: {ends}",),
+        title=f"nothing of the chain is left in the queue{unfinished}: {why}",
+        details=(f"{count(len(jobs), 'generation')} submitted, the last ones: {ends}", *_last_words(snapshot)),
         advice=f"go on with: {command}",
         array_job_ids=jobs[-1:],
     )
+
+
+def _last_words(snapshot: Snapshot) -> Iterator[str]:
+    """Why the newest generation that left a word ended, and where to read on."""
+    for generation in reversed(snapshot.generations):
+        if isinstance(generation.closed, Closed):
+            why = "; ".join(safe(line) for line in generation.closed.evidence[:2]) or "no reason was written down"
+            yield f"{generation.array_job_id} was closed as {generation.closed.outcome.value}: {why}"
+            logs = chain_command(snapshot.subject, f"logs {generation.array_job_id}_0")
+            if logs:
+                yield f"read on: {logs}"
+            return
 
 
 def find_chain_completed(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
@@ -129,13 +159,14 @@ def _title(verdict: ChainOutcome) -> str:
 
 
 def find_last_generation(snapshot: Snapshot, thresholds: WatchThresholds) -> Iterator[Finding]:
-    """The generation that runs has no successor in the queue."""
+    """The generation that runs has no successor in the queue, or fewer than are to be kept there."""
     queue, current = snapshot.queue, snapshot.current()
     if isinstance(queue, Unobserved) or current is None or snapshot.verdict is not None:
         return
     job = current.array_job_id
     row = queue.task(job, 0)
-    if row is None or not holds_node(row) or any(queue.alive(later) for later in later_jobs(snapshot, job)):
+    behind = sum(bool(queue.alive(later)) for later in later_jobs(snapshot, job))
+    if row is None or not holds_node(row) or behind >= thresholds.keep_queued:
         return
     manifest = snapshot.subject.manifest
     limit = manifest.time_limit_seconds if manifest is not None else None
@@ -145,8 +176,22 @@ def find_last_generation(snapshot: Snapshot, thresholds: WatchThresholds) -> Ite
     request = None
     if command:
         request = ActionRequest(
-            kind=ActionKind.EXTEND, array_job_id=None, why=f"nothing is queued behind generation {job}", command=command
+            kind=ActionKind.EXTEND,
+            array_job_id=None,
+            why=f"{count(behind, 'generation')} queued behind generation {job}",
+            command=command,
         )
+    if behind:
+        yield Finding(
+            detector="last_generation_running",
+            severity=Severity.INFO,
+            scope="chain",
+            title=f"{count(behind, 'generation')} queued behind generation {job}, {thresholds.keep_queued} are wanted",
+            advice=f"queue more: {command or 'submit the batch script again'}",
+            array_job_ids=(job,),
+            action=request,
+        )
+        return
     yield Finding(
         detector="last_generation_running",
         severity=Severity.WARNING if left is not None and left < thresholds.last_generation_wall else Severity.INFO,
@@ -232,10 +277,11 @@ DETECTORS: tuple[Detector, ...] = (
     Detector(
         name="chain_exhausted",
         severity=Severity.CRITICAL,
-        needs=frozenset({Source.QUEUE, Source.RECORDS}),
+        needs=frozenset({Source.RECORDS}),
         fires="squeue answered and listed nothing live of the chain on so many passes in a row, and the chain has no"
         " verdict; or its verdict is `exhausted`. The title tells a chain that ran out of depth, a last generation that"
-        " failed and a cancel by a person apart",
+        " failed and a cancel by a person apart. Only a warning for a chain that nvrx-chain did not submit and whose"
+        " last generation COMPLETED",
         quiet="the chain is held or has another verdict; a job that may be the chain's is live; nothing was ever"
         " submitted; a lease of it still moves; the watching user may not see the jobs and accounting shows none",
         todo="look at how the last generation ended; then go on with the command that is printed",
@@ -254,8 +300,9 @@ DETECTORS: tuple[Detector, ...] = (
         name="last_generation_running",
         severity=Severity.WARNING,
         needs=frozenset({Source.QUEUE, Source.RECORDS}),
-        fires="a generation runs and nothing is queued behind it; a warning when little time is left to its time limit",
-        quiet="a later generation is queued, or the chain has a verdict",
+        fires="a generation runs and nothing is queued behind it; a warning when little time is left to its time limit."
+        " With `--keep-queued N` also when fewer than N are queued, for information",
+        quiet="as many later generations are queued as are to be kept, or the chain has a verdict",
         todo="queue further generations with `nvrx-chain extend` unless this one finishes the training"
         " (`--act --allow extend` does it)",
         check=find_last_generation,

@@ -24,6 +24,8 @@ from nvrx_watch.model import Generation, Queue, Snapshot
 # squeue and sacct show whole seconds.
 _SUBMIT_SLACK_SECONDS = 2.0
 
+_WITHOUT_NODE = frozenset({JobState.COMPLETING, JobState.REVOKED})
+
 _AS_OUTCOME = {
     JobState.COMPLETED: Outcome.COMPLETED,
     JobState.TIMEOUT: Outcome.WALLTIME,
@@ -89,8 +91,8 @@ def final_verdict(snapshot: Snapshot) -> ChainOutcome | None:
 
 
 def holds_node(row: QueuedTask) -> bool:
-    """Whether a task holds a node and is not on its way out."""
-    return not row.state.is_terminal and not row.state.is_pending and row.state is not JobState.COMPLETING
+    """Whether a task holds a node and is not on its way out. REVOKED: it runs on another cluster of the federation."""
+    return not (row.state.is_terminal or row.state.is_pending or row.state in _WITHOUT_NODE)
 
 
 def has_seen_jobs(snapshot: Snapshot) -> bool:

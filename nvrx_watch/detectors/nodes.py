@@ -101,10 +101,14 @@ def find_drained_active_node(snapshot: Snapshot, thresholds: WatchThresholds) ->
     rows = [row for row in queue.rows(job) if holds_node(row)]
     hit = {name: row for row in rows for name in _nodes_of(row.nodelist) if name in bad}
     if len(hit) > MOST_NODE_FINDINGS:
-        yield _drained(job, str(job), f"{len(hit)} nodes of generation {job}: {name_nodes(frozenset(hit))}", ())
+        silent = not any(bad[name].responding for name in hit)
+        what = f"{len(hit)} nodes of generation {job}: {name_nodes(frozenset(hit))}"
+        yield _drained(job, str(job), what, (), silent=silent)
         return
     for name, row in sorted(hit.items()):
-        yield _drained(job, name, f"node {safe(name)}, where {row.spec} runs", _state_lines(bad[name]))
+        node = bad[name]
+        what = f"node {safe(name)}, where {row.spec} runs"
+        yield _drained(job, name, what, _state_lines(node), silent=not node.responding)
 
 
 def _state_lines(node: Node) -> tuple[str, ...]:
@@ -113,14 +117,16 @@ def _state_lines(node: Node) -> tuple[str, ...]:
     return (f"state: {safe(node.raw_state)}{silent}", reason)
 
 
-def _drained(job: int, scope: str, what: str, details: tuple[str, ...]) -> Finding:
+def _drained(job: int, scope: str, what: str, details: tuple[str, ...], *, silent: bool) -> Finding:
+    draining = "a draining node lets its task end and takes no new one; a spare takes over then, if one is left"
+    gone = "Slurm gives a silent node up after SlurmdTimeout; the peers of its task go on without it before that"
     return Finding(
         detector="drained_active_node",
         severity=Severity.WARNING,
         scope=scope,
         title=f"drained, down or silent: {what}",
         details=details,
-        advice="a draining node lets its task end and takes no new one; a spare takes over then, if one is left",
+        advice=gone if silent else draining,
         array_job_ids=(job,),
     )
 

@@ -135,9 +135,12 @@ def _over_for(snapshot: Snapshot, witness: _Witness) -> float | None:
     closed = generation.closed if generation is not None else None
     end = task_zero_end(snapshot, job) if job is not None else None
     closed_at = parse_time(closed.closed_at) if isinstance(closed, Closed) else None
-    times = [seconds_since(at, snapshot.taken_at) for at in (witness.told_at, closed_at, end.ended_at if end else None)]
-    if times[0] is None:
+    told_at, by_slurm = witness.told_at, end.ended_at if end is not None else None
+    if seconds_since(told_at, snapshot.taken_at) is None:
         return None
+    # A stamp from the future is a node whose clock is ahead; where Slurm has the end, it need not be waited for.
+    stamps = [at for at in (told_at, closed_at) if by_slurm is None or at is None or at <= snapshot.taken_at]
+    times = [seconds_since(at, snapshot.taken_at) for at in (*stamps, by_slurm)]
     newest = min(seconds for seconds in times if seconds is not None)
     if end is not None or isinstance(closed, Closed):
         return newest

@@ -70,9 +70,9 @@ def _reduced(snapshot: Snapshot) -> Finding:
     return _about_sight(
         Severity.INFO,
         "reduced",
-        f"this site has no {names}: watched without",
+        f"watched without {names}",
         tuple(f"{source.value}: {safe(reason)}" for source, reason in missing.items()),
-        "nothing to do; what needs it is left out, the run directory and scontrol take its place where they can",
+        "nothing to do; what needs it is left out, and what else is there takes its place where it can",
     )
 
 

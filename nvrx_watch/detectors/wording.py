@@ -58,4 +58,4 @@ def chain_command(subject: Subject, verb: str) -> str:
 def resume_command(subject: Subject) -> str:
     """How one goes on after a final verdict: a new chain in the same directory."""
     command = chain_command(subject, "submit --resume")
-    return f"{command} ..." if command else "submit the batch script again"
+    return f"{command} and the options of the first submit" if command else "submit the batch script again"

@@ -65,6 +65,9 @@ class CacheFile:
             return Unobserved(f"ignoring the cache {self.path}: {error}")
         if saved.version != VERSION or saved.key != self._key:
             return Unobserved(f"ignoring the cache {self.path}: it is of another version or chain")
+        if not all(each.cycles is None or each.cycles.is_whole() for each in saved.generations):
+            # Rows that cannot be taken apart would end the reading process, in this pass and in every later one.
+            return Unobserved(f"ignoring the cache {self.path}: its rows are damaged")
         return saved.generations
 
     def store(self, generations: tuple[SavedGeneration, ...]) -> None:

@@ -24,10 +24,10 @@ import warnings
 from collections.abc import Callable, Iterator
 
 from nvrx_watch.reading.collector import collector_paused
-from nvrx_watch.reading.messages import Message, NotRead, ReadRequest, ReadSummary
+from nvrx_watch.reading.messages import Message, NotRead, ReadRequest, ReadSummary, Request
 
-Serve = Callable[[ReadRequest], Iterator[Message]]
-"""Answers one request; the last message is a ReadSummary or NotRead."""
+Serve = Callable[[Request], Iterator[Message]]
+"""Answers one request; the last message is a ReadSummary or NotRead. To a ForgetRequest there is no answer."""
 
 _LENGTH_BYTES = 8
 _MOST_BYTES = 1 << 28
@@ -68,19 +68,23 @@ class ReadingChild:
 
         Raises ChildLate and ChildGone.
         """
-        content = _frame(request)
-        try:
-            # A pipe takes a request whole or not at all: the child has read all earlier ones.
-            written = os.write(self._requests, content)
-        except OSError as error:
-            raise ChildGone(f"asking the reading process: {error.strerror or error}") from error
-        if written != len(content):
-            raise ChildGone("asking the reading process: it does not take the request")
+        self.tell(request)
         while True:
             message = self._receive(ends_at)
             yield message
             if isinstance(message, (ReadSummary, NotRead)):
                 return
+
+    def tell(self, request: Request) -> None:
+        """Send a request without waiting. Raises ChildGone."""
+        content = _frame(request)
+        try:
+            # A pipe takes a request whole or not at all: the child has read all earlier ones, or has room for them.
+            written = os.write(self._requests, content)
+        except OSError as error:
+            raise ChildGone(f"asking the reading process: {error.strerror or error}") from error
+        if written != len(content):
+            raise ChildGone("asking the reading process: it does not take the request")
 
     def kill(self) -> None:
         """End it. It may not be gone for long: it may sleep in the kernel."""
@@ -133,7 +137,7 @@ class ReadingChild:
         return taken
 
 
-def _frame(message: ReadRequest | Message) -> bytes:
+def _frame(message: Request | Message) -> bytes:
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
 
@@ -183,7 +187,7 @@ def _leave_parent(keep: set[int]) -> None:
 def _answer(serve: Serve, request_end: int, reply_end: int) -> None:
     with open(request_end, "rb") as requests:
         while header := requests.read(_LENGTH_BYTES):
-            request: ReadRequest = pickle.loads(requests.read(int.from_bytes(header, "big")))
+            request: Request = pickle.loads(requests.read(int.from_bytes(header, "big")))
             with collector_paused():
                 for message in serve(request):
                     _send(reply_end, message)

@@ -19,7 +19,7 @@ from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_watch.layout import Layout, OwnLayout
 from nvrx_watch.reading.cache import CacheFile
 from nvrx_watch.reading.logs import LogReader
-from nvrx_watch.reading.messages import Entering, Message, NotRead, ReadRequest, ReadSummary
+from nvrx_watch.reading.messages import Entering, ForgetRequest, Message, NotRead, ReadRequest, ReadSummary, Request
 from nvrx_watch.reading.nvrx import NvrxRun
 from nvrx_watch.reading.own import OwnRun
 
@@ -39,8 +39,11 @@ class DiskReader:
         self._runs: dict[Layout, OwnRun | NvrxRun] = {}
         self._ends_at = 0.0
 
-    def __call__(self, request: ReadRequest) -> Iterator[Message]:
+    def __call__(self, request: Request) -> Iterator[Message]:
         """One reading. Raises nothing for what is on disk."""
+        if isinstance(request, ForgetRequest):
+            self._runs.pop(request.layout, None)
+            return
         self._ends_at = time.monotonic() + request.seconds
         cache = self._cache_of(request) if request.use_cache else None
         run = self._runs.get(request.layout)
@@ -52,7 +55,7 @@ class DiskReader:
                 notes += _restore(run, cache)
         summary: ReadSummary | None = None
         try:
-            for message in run.read():
+            for message in run.read(request.adopted) if isinstance(run, OwnRun) else run.read():
                 if isinstance(message, ReadSummary):
                     summary = message
                 else:

@@ -14,11 +14,21 @@ from nvrx_watch.model import LogActivity
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Read this chain. `seconds`: stop by yourself by then, so that what was read so far is not lost."""
+    """Read this chain. `seconds`: stop by yourself by then, so that what was read so far is not lost.
+
+    `adopted` are array jobs that the queue showed to be the chain's and that are not on record, by their sequence.
+    """
 
     layout: Layout
     seconds: float
     use_cache: bool
+    adopted: tuple[tuple[int, int], ...] = ()
+
+
+class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """This chain is not read again: keep nothing of it. Has no answer."""
+
+    layout: Layout
 
 
 class CycleRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -113,4 +123,5 @@ class NotRead(msgspec.Struct, frozen=True):
     reason: str
 
 
+Request = ReadRequest | ForgetRequest
 Message = GenerationChange | ReadSummary | Entering | NotRead

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.progress import read_iteration
 from nvrx_watch.layout import ARRAY_JOB_WILDCARD, NvrxLayout
 from nvrx_watch.model import Unavailable
 from nvrx_watch.reading.cycles import CycleFiles
@@ -21,6 +20,7 @@ from nvrx_watch.reading.generation import GenerationFiles
 from nvrx_watch.reading.logs import LogReader
 from nvrx_watch.reading.messages import Entering, GenerationChange, KnownDirectory, Message, ReadSummary
 from nvrx_watch.reading.space import can_create, free_bytes
+from nvrx_watch.reading.tracker import read_tracker
 
 
 class NvrxRun:
@@ -61,10 +61,7 @@ class NvrxRun:
         iteration: int | Unobserved | None = Unavailable("no checkpoint iteration file is known")
         if self._layout.iteration_file is not None:
             yield Entering(str(self._layout.iteration_file.parent))
-            try:
-                iteration = read_iteration(self._layout.iteration_file)
-            except ValueError as error:
-                iteration = Unobserved(f"reading the checkpoint iteration: {error}")
+            iteration = read_tracker(self._layout.iteration_file)
         work = self._layout.work_directory
         yield ReadSummary(
             generations=found if isinstance(found, Unobserved) else tuple(_known(*each) for each in enumerate(found)),

@@ -6,10 +6,8 @@ even that is not known the generations of the chain are not known.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from nvrx_chain.clock import parse_time
@@ -18,7 +16,6 @@ from nvrx_chain.records.control import ChainOutcome, Hold
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory, parse_submission_name
 from nvrx_chain.records.manifest import ChainManifest, SubmissionId, SubmissionIntent
-from nvrx_chain.records.progress import read_iteration
 from nvrx_watch.layout import OwnLayout
 from nvrx_watch.reading.control import ControlFiles
 from nvrx_watch.reading.cycles import CycleFiles
@@ -27,6 +24,7 @@ from nvrx_watch.reading.generation import GenerationFiles
 from nvrx_watch.reading.logs import LogReader
 from nvrx_watch.reading.messages import Entering, GenerationChange, KnownDirectory, Message, ReadSummary
 from nvrx_watch.reading.space import can_create, free_bytes
+from nvrx_watch.reading.tracker import read_tracker
 
 R = TypeVar("R", ChainOutcome, Hold)
 
@@ -62,12 +60,12 @@ class OwnRun:
             ControlFiles(directory, self._layout.chain_id, owner),
         )
 
-    def read(self) -> Iterator[Message]:
-        """Everything that is new, the summary last."""
+    def read(self, adopted: Sequence[tuple[int, int]] = ()) -> Iterator[Message]:
+        """Everything that is new, the summary last. `adopted`: (array job id, sequence), as in ReadRequest."""
         self._notes = []
         yield Entering(str(self._run.path))
         manifest = self._read_manifest()
-        order, stamps = self._read_submissions()
+        order, stamps = self._read_submissions(adopted)
         newest = None
         if not isinstance(order, Unobserved):
             started = [known.array_job_id for known in order if known.has_directory]
@@ -82,7 +80,7 @@ class OwnRun:
         if isinstance(manifest, ChainManifest):
             path = self._run.path / manifest.checkpoint_iteration_file
             yield Entering(str(path.parent))
-            iteration = _read_iteration(path)
+            iteration = read_tracker(path)
         yield ReadSummary(
             generations=order,
             manifest=manifest,
@@ -97,10 +95,7 @@ class OwnRun:
         )
 
     def _read_manifest(self) -> ChainManifest | Unobserved | None:
-        manifest = read_record(self._run.manifest, ChainManifest, owner_uid=self._layout.owner_uid)
-        if isinstance(manifest, ChainManifest) and manifest.chain_id != self._layout.chain_id:
-            self._notes.append(f"{self._run.manifest} is now of another chain: {manifest.chain_id[:80]}")
-        return manifest
+        return read_record(self._run.manifest, ChainManifest, owner_uid=self._layout.owner_uid)
 
     def _read_generations(self, started: list[int]) -> Iterator[GenerationChange]:
         for gone in self.generations.keys() - set(started):
@@ -120,7 +115,9 @@ class OwnRun:
             if change is not None:
                 yield change
 
-    def _read_submissions(self) -> tuple[tuple[KnownDirectory, ...] | Unobserved, tuple[str, ...]]:
+    def _read_submissions(
+        self, adopted: Sequence[tuple[int, int]]
+    ) -> tuple[tuple[KnownDirectory, ...] | Unobserved, tuple[str, ...]]:
         """The generations in the order of submission, and the stamps of those whose id is not on record."""
         opened = open_directory(self._run.submissions, self._layout.owner_uid)
         if isinstance(opened, Unobserved):
@@ -143,7 +140,13 @@ class OwnRun:
         known: dict[int, KnownDirectory] = {}
         for record in sorted(ids, key=lambda each: each.sequence):
             known.setdefault(record.array_job_id, _known(record, record.array_job_id in present))
-        return tuple(known.values()), stamps
+        for job, sequence in adopted:
+            # Once the id of that submission is on record, the record decides.
+            if sequence in open_sequences and job not in known:
+                known[job] = KnownDirectory(
+                    array_job_id=job, sequence=sequence, submitted_at=None, has_directory=job in present
+                )
+        return tuple(sorted(known.values(), key=lambda each: each.sequence)), stamps
 
     def _read_ids(self, opened: OpenDirectory, names: list[str]) -> tuple[list[SubmissionId], dict[int, str]]:
         """The ids of this chain, and by sequence why an id of a submission cannot be used."""
@@ -213,10 +216,3 @@ def _known(record: SubmissionId, has_directory: bool) -> KnownDirectory:
         submitted_at=parse_time(record.submitted_at),
         has_directory=has_directory,
     )
-
-
-def _read_iteration(path: Path) -> int | Unobserved | None:
-    try:
-        return read_iteration(path)
-    except ValueError as error:
-        return Unobserved(f"reading the checkpoint iteration {os.fspath(path)[:200]!r}: {error}")

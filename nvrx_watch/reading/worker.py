@@ -17,7 +17,7 @@ from nvrx_watch.layout import Layout, OwnLayout
 from nvrx_watch.reading.child import ChildGone, ChildLate, ReadingChild, Serve
 from nvrx_watch.reading.collector import collector_paused
 from nvrx_watch.reading.disk import DiskReader
-from nvrx_watch.reading.messages import Entering, GenerationChange, NotRead, ReadRequest, ReadSummary
+from nvrx_watch.reading.messages import Entering, ForgetRequest, GenerationChange, NotRead, ReadRequest, ReadSummary
 from nvrx_watch.reading.mounts import mount_of, read_mount_points
 from nvrx_watch.reading.view import RunView
 from nvrx_watch.reading_model import RunReading
@@ -74,19 +74,35 @@ class RunReader:
             # A new child knows nothing of what was told before, and tells everything.
             self._views.clear()
 
-    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
-        """All that is on disk about a chain, else why it is not known by the deadline. Raises nothing for a file."""
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
+        """All that is on disk about a chain, else why it is not known by the deadline. Raises nothing for a file.
+
+        `adopted` are (array job id, sequence) of generations that the queue alone knows to be the chain's.
+        """
         self._abandoned = [each for each in self._abandoned if not each.child.is_gone()]
         blocked = self._blocked(layout)
         if blocked is not None:
             return blocked
         was_running = self._child is not None
         with collector_paused():
-            answer = self._ask(layout, deadline_seconds)
+            answer = self._ask(layout, deadline_seconds, adopted)
             if answer is None and was_running:
                 # It died between two passes: the next one has done nothing wrong yet.
-                answer = self._ask(layout, deadline_seconds)
+                answer = self._ask(layout, deadline_seconds, adopted)
         return answer if answer is not None else Unobserved(f"the process that reads {_directories(layout)[0]} died")
+
+    def forget(self, layout: Layout) -> None:
+        """Keep nothing of a chain that is not read any more, here and in the child."""
+        self._views.pop(layout, None)
+        if self._child is None:
+            return
+        try:
+            self._child.tell(ForgetRequest(layout=layout))
+        except ChildGone as error:
+            # The next reading starts another child, which knows of nothing.
+            log.info("the reading process was not told to forget pid=%s error=%s", self._child.pid, error)
 
     def close(self) -> None:
         """End the child, those that hang too, without waiting for what cannot be ended."""
@@ -109,14 +125,16 @@ class RunReader:
                 return Unobserved(f"still waiting for {each.entered.directory}, for {seconds:.0f} s now")
         return None
 
-    def _ask(self, layout: Layout, seconds: float) -> RunReading | Unobserved | None:
+    def _ask(
+        self, layout: Layout, seconds: float, adopted: tuple[tuple[int, int], ...]
+    ) -> RunReading | Unobserved | None:
         """One attempt; None when the child died."""
         ends_at = time.monotonic() + seconds
         self.start()
         child = self._child
         assert child is not None
         use_cache = not any(each.entered.is_cache for each in self._abandoned)
-        request = ReadRequest(layout=layout, seconds=seconds * _OWN_SHARE, use_cache=use_cache)
+        request = ReadRequest(layout=layout, seconds=seconds * _OWN_SHARE, use_cache=use_cache, adopted=adopted)
         view = self._views.get(layout)
         if view is None:
             view = self._views[layout] = RunView()

@@ -18,6 +18,7 @@ from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_watch.layout import NvrxLayout, OwnLayout
 from nvrx_watch.model import Subject
+from nvrx_watch.resolve.sight import raise_as_seen
 from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, Watched, cycles_below, find_account, shown
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def resolve_run_directory(path: Path, *, find_account: FindAccount = find_accoun
 def open_own(directory: Path, find_account: FindAccount) -> OwnChain:
     """The chain whose manifest lies there. Raises RecordError, IdentityError."""
     what = f"reading the chain in {shown(str(directory))}"
-    claimed = open_chain(RunDirectory(directory)).manifest()
+    claimed = _open(directory, None).manifest
     if not 0 <= claimed.uid <= _LARGEST_UID or parse_comment(f"nvrx-chain:{claimed.chain_id}") is None:
         raise RecordError(what, part=f"{RunDirectory(directory).manifest.name} is not one that nvrx-chain writes")
     account = find_account(claimed.user)
@@ -87,11 +88,21 @@ def open_own(directory: Path, find_account: FindAccount) -> OwnChain:
         raise IdentityError(
             what, part=f"it names the user {shown(claimed.user)}, who is not uid {claimed.uid}", hint="not believed"
         )
-    files = open_chain(RunDirectory(directory), owner_uid=claimed.uid)
-    manifest = files.manifest()
+    chain = _open(directory, claimed.uid)
+    manifest = chain.manifest
     if (manifest.chain_id, manifest.uid, manifest.user) != (claimed.chain_id, claimed.uid, claimed.user):
         raise RecordError(what, part="its manifest changed while it was read", hint="try again")
-    return OwnChain(files=files, manifest=manifest)
+    return chain
+
+
+def _open(directory: Path, owner_uid: int | None) -> OwnChain:
+    run = RunDirectory(directory)
+    try:
+        files = open_chain(run, owner_uid=owner_uid)
+        return OwnChain(files=files, manifest=files.manifest())
+    except RecordError as error:
+        # "There is none" and "the file server does not answer" end the command with different codes.
+        raise_as_seen(error, run.manifest)
 
 
 def find_on_record(array_job_id: int, here: Path, find_account: FindAccount) -> list[OwnChain]:

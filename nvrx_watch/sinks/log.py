@@ -7,6 +7,7 @@ import logging
 from nvrx_watch.history_model import DEFAULT_COOLDOWN_SECONDS, Notice, NoticeKind, SinkPolicy
 from nvrx_watch.model import Severity
 from nvrx_watch.plain_text import plain
+from nvrx_watch.sinks.sink import LOG_NAME
 from nvrx_watch.sinks.wording import render_summary
 
 log = logging.getLogger(__name__)
@@ -18,7 +19,7 @@ class LogSink:
     """Information included: who does not want it sets the level."""
 
     def __init__(self, cooldown_seconds: float = DEFAULT_COOLDOWN_SECONDS) -> None:
-        self.policy = SinkPolicy(name="log", minimum_severity=Severity.INFO, cooldown_seconds=cooldown_seconds)
+        self.policy = SinkPolicy(name=LOG_NAME, minimum_severity=Severity.INFO, cooldown_seconds=cooldown_seconds)
 
     def send(self, notice: Notice, *, deadline_seconds: float) -> None:
         """Write the line."""

@@ -124,7 +124,9 @@ class Textfile:
     def publish(self, states: Sequence[ChainMetrics]) -> None:
         """Replace the file in one step: the collector never reads half of it. Raises SinkError."""
         try:
-            write_atomic(self._path, render_metrics(states).encode("utf-8"))
+            # An age in a file would look young for ever once its watcher is dead; the timestamp beside it does not.
+            ageless = [replace(one, last_good_pass_age_seconds=None) for one in states]
+            write_atomic(self._path, render_metrics(ageless).encode("utf-8"))
         except NvrxError as error:
             raise SinkError(error.message) from error
 

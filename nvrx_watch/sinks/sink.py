@@ -7,6 +7,9 @@ from typing import Protocol
 from nvrx_chain.errors import NvrxError
 from nvrx_watch.history_model import Notice, SinkPolicy
 
+LOG_NAME = "log"
+"""The name of the sink that writes to the log."""
+
 
 class SinkError(NvrxError):
     """A sink did not take what it was given; the text shows no secret.

@@ -15,8 +15,11 @@ from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, H
 from nvrx_chain.slurm.array import render_array_spec
 from nvrx_chain.slurm.model import AccountedTask, QueuedTask
 from nvrx_chain.slurm.states import JobState
-from nvrx_watch.model import Generation, Queue, Snapshot
+from nvrx_watch.model import Generation, Queue, Severity, Snapshot
 from nvrx_watch.ui.words import escape
+
+SEVERITY_ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+"""Worst first."""
 
 
 class ChainWord(str, enum.Enum):

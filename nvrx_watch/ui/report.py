@@ -11,7 +11,7 @@ from nvrx_chain.clock import format_time
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_watch.action_model import ActionReport, ActionState
 from nvrx_watch.model import ActionRequest, Finding, Generation, Queue, Severity, Snapshot, SourceReport
-from nvrx_watch.ui.marks import chain_word, fold_tasks, hold_in_force, mark_generation, outcome_word
+from nvrx_watch.ui.marks import SEVERITY_ORDER, chain_word, fold_tasks, hold_in_force, mark_generation, outcome_word
 from nvrx_watch.ui.report_model import (
     ActionObject,
     ActionWanted,
@@ -20,7 +20,6 @@ from nvrx_watch.ui.report_model import (
     GenerationObject,
     PassObject,
 )
-from nvrx_watch.ui.screen_model import SEVERITY_ORDER
 from nvrx_watch.ui.words import encodable, escape
 
 _LONGEST_REASON = 300
@@ -126,7 +125,7 @@ def _finding_lines(finding: Finding, settled: Sequence[ActionRequest]) -> Iterat
         yield f"    do: {escape(finding.advice)}"
     # What has been done already is not for the owner to do.
     if finding.action is not None and finding.action not in settled:
-        yield f"    owner: {escape(finding.action.command)}"
+        yield f"    by hand, as the owner: {escape(finding.action.command)}"
 
 
 def _action_line(report: ActionReport) -> str:

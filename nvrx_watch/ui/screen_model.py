@@ -16,11 +16,13 @@ from msgspec.structs import replace
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome
+from nvrx_chain.records.manifest import LauncherKind
 from nvrx_watch.action_model import ActionReport, ActionState
 from nvrx_watch.history_model import History, Incident, IncidentState
 from nvrx_watch.memory import ITERATION_NAME
 from nvrx_watch.model import Cycle, Finding, LogActivity, Queue, Severity, Snapshot, Source, Unavailable
 from nvrx_watch.ui.marks import (
+    SEVERITY_ORDER,
     ChainWord,
     GenerationMark,
     MarkKind,
@@ -31,9 +33,6 @@ from nvrx_watch.ui.marks import (
 )
 from nvrx_watch.ui.screen_generation import CurrentGeneration, describe_current
 from nvrx_watch.ui.words import escape, seconds_since
-
-SEVERITY_ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
-"""Worst first."""
 
 _TITLE, _NAME, _REASON, _COMMAND = 300, 80, 200, 400
 
@@ -111,6 +110,7 @@ class ScreenModel(msgspec.Struct, frozen=True, kw_only=True):
     generations: tuple[GenerationMark, ...]
     current: CurrentGeneration | None
     cycles: tuple[CycleMark, ...] | Unobserved | None
+    no_cycles: str
     progress: Progress
     findings: tuple[FindingLine, ...]
     actions: tuple[ActionLine, ...]
@@ -154,6 +154,7 @@ def build_screen(
         generations=marks,
         current=current,
         cycles=_cycles(snapshot),
+        no_cycles=_no_cycles(snapshot),
         progress=_progress(snapshot, current),
         findings=_finding_lines(findings, history),
         actions=tuple(_action_line(report) for report in reports),
@@ -167,6 +168,13 @@ def build_screen(
 
 def _verdict_text(verdict: ChainOutcome) -> str:
     return f"{verdict.verdict.value} by {escape(verdict.by, _NAME)}: {escape(verdict.why, _TITLE)}"
+
+
+def _no_cycles(snapshot: Snapshot) -> str:
+    """What stands in the place of cycles while there is none."""
+    manifest = snapshot.subject.manifest
+    writes_none = manifest is not None and manifest.launcher.kind is LauncherKind.TORCHRUN
+    return "torchrun writes no records" if writes_none else "no record yet"
 
 
 def _cycles(snapshot: Snapshot) -> tuple[CycleMark, ...] | Unobserved | None:

@@ -71,7 +71,7 @@ def cycle_rows(model: ScreenModel, width: int) -> list[Row]:
         return []
     if not isinstance(model.cycles, tuple) or not model.cycles:
         return labelled(
-            "cycles", [plain(UNKNOWN if isinstance(model.cycles, Unobserved) else "no record yet")], Rank.CYCLES
+            "cycles", [plain(UNKNOWN if isinstance(model.cycles, Unobserved) else model.no_cycles)], Rank.CYCLES
         )
     bars, labels = timeline_rows(model.cycles, max(1, width - LABEL_WIDTH), model.now)
     return labelled("", [bars], Rank.BARS) + labelled("cycles", [labels], Rank.CYCLES)

@@ -9,8 +9,9 @@ from nvrx_chain.clock import render_age
 from nvrx_watch.action_model import ActionState
 from nvrx_watch.model import Severity
 from nvrx_watch.ui.cells import Span, Spans, clip
+from nvrx_watch.ui.marks import SEVERITY_ORDER
 from nvrx_watch.ui.rows import LABEL_WIDTH, NARROW, Rank, Row, labelled, plain
-from nvrx_watch.ui.screen_model import SEVERITY_ORDER, ActionLine, FindingLine, ScreenModel
+from nvrx_watch.ui.screen_model import ActionLine, FindingLine, ScreenModel
 from nvrx_watch.ui.strip import wrap
 from nvrx_watch.ui.words import UNKNOWN, seconds_since
 

@@ -26,7 +26,13 @@ def test_two_watchers_release_every_orphan_once_and_page_once_for_each(cluster: 
     wait_until_up(cluster, tmp_path / "work", jobs[0])
     lost: list[int] = []
     with receiving() as pager:
-        options = ("--pd-routing-key=KEY", f"--pd-url={pager.url('/v2/enqueue')}", "--act", "--interval=2")
+        options = (
+            "--pd-routing-key=KEY",
+            f"--pd-url={pager.url('/v2/enqueue')}",
+            "--act",
+            "--interval=2",
+            f"--work-dir={tmp_path / 'work'}",
+        )
         watchers = [
             Watcher(cluster, tmp_path / f"state {name}", {"orphan_grace": 3}, options=options) for name in ("a", "b")
         ]

@@ -15,6 +15,12 @@ from tests.integration.watch_tools import OTHER_USER, Watcher, submit_plain, tas
 GRACE = 5.0
 
 
+def watcher(cluster: Cluster, tmp_path: Path, grace: float = GRACE, *, as_other_user: bool = False) -> Watcher:
+    """A watcher of the chain that `orphan` makes."""
+    place = (f"--work-dir={tmp_path / 'work & dir'}",)
+    return Watcher(cluster, tmp_path / "state", {"orphan_grace": grace}, place, as_other_user)
+
+
 def orphan(cluster: Cluster, directory: Path) -> tuple[int, int]:
     """A chain whose task 0 was killed while a spare still waits: (its array job, the one queued behind it)."""
     first, second = submit_plain(cluster, directory)
@@ -30,7 +36,7 @@ def orphan(cluster: Cluster, directory: Path) -> tuple[int, int]:
 def test_orphaned_spares_are_released_in_the_first_pass_after_the_grace(
     cluster: Cluster, tmp_path: Path, figures: Figures
 ) -> None:
-    watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": GRACE})
+    watch = watcher(cluster, tmp_path)
     first, second = orphan(cluster, tmp_path / "work & dir")
     seen = watch.look_until("orphaned_generation", str(first), "--act", seconds=60)
     action = seen.action("cancel_pending")
@@ -47,8 +53,8 @@ def test_orphaned_spares_are_released_in_the_first_pass_after_the_grace(
 
 @pytest.mark.slow
 def test_orphaned_spares_are_only_reported_without_act(cluster: Cluster, tmp_path: Path) -> None:
-    watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": GRACE})
-    first, _ = orphan(cluster, tmp_path / "work")
+    watch = watcher(cluster, tmp_path)
+    first, _ = orphan(cluster, tmp_path / "work & dir")
     seen = watch.look_until("orphaned_generation", str(first), seconds=60)
     action = seen.action("cancel_pending")
     assert action is not None
@@ -63,8 +69,8 @@ def test_orphaned_spares_are_only_reported_without_act(cluster: Cluster, tmp_pat
 
 @pytest.mark.slow
 def test_nothing_is_released_within_the_grace(cluster: Cluster, tmp_path: Path) -> None:
-    watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": 3600})
-    first, _ = orphan(cluster, tmp_path / "work")
+    watch = watcher(cluster, tmp_path, 3600)
+    first, _ = orphan(cluster, tmp_path / "work & dir")
     until = time.monotonic() + 10
     while time.monotonic() < until:
         assert watch.look(str(first), "--act").finding("orphaned_generation") is None
@@ -72,8 +78,8 @@ def test_nothing_is_released_within_the_grace(cluster: Cluster, tmp_path: Path) 
 
 
 def test_another_user_sees_everything_and_touches_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    first, second = orphan(cluster, tmp_path / "work")
-    watch = Watcher(cluster, tmp_path / "state", {"orphan_grace": GRACE}, as_other_user=True)
+    first, second = orphan(cluster, tmp_path / "work & dir")
+    watch = watcher(cluster, tmp_path, as_other_user=True)
     seen = watch.look_until("orphaned_generation", str(first), "--act", seconds=60)
     action = seen.action("cancel_pending")
     assert action is not None

@@ -34,7 +34,15 @@ AS_OTHER_USER = (
     "--inh-caps=-all,+dac_read_search",
     "--ambient-caps=-all,+dac_read_search",
 )
+# As the launcher of NVRx's example does: a chain that nvrx-chain did not submit is known as one by its cycle records.
 PLAIN_TASK = """\
+if [ "$SLURM_ARRAY_TASK_ID" = 0 ]; then
+  mkdir -p "nvrx/$SLURM_ARRAY_JOB_ID/cycle_infos"
+  cat >"nvrx/$SLURM_ARRAY_JOB_ID/cycle_infos/cycle_info.$SLURM_ARRAY_JOB_ID.0.0" <<JSON
+{{"job_id": "$SLURM_ARRAY_JOB_ID", "attempt_index": 0, "cycle_number": 0, "active_nodes": "$SLURMD_NODENAME",
+ "cycle_start_time": "$(date -u +%Y-%m-%dT%H:%M:%S.000000Z)", "cycle_end_time": ""}}
+JSON
+fi
 touch "up.$SLURM_ARRAY_JOB_ID.$SLURM_ARRAY_TASK_ID"
 case "$SLURM_ARRAY_TASK_ID" in
   0) {task_zero} ;;

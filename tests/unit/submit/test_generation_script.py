@@ -277,12 +277,16 @@ def test_a_storm_of_signals_at_the_end_of_run_task_hides_neither_code_nor_closin
     body = f"""
 signal.signal({int(number)}, signal.SIG_IGN)
 (here / 'ready').touch()
+while not (here / 'storm').exists():
+    time.sleep(0.001)
 time.sleep({round_} * 0.006)
 sys.exit(7)
 """
     script = make_script(tmp_path, body)
     process = start_and_wait(script)
-    assert storm(process, number) > 0
+    process.send_signal(number)
+    (script.here / "storm").touch()
+    storm(process, number)
     assert process.returncode == 7
     closed = script.closed()
     assert closed is not None

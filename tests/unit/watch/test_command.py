@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from nvrx_watch.cli import main
+from nvrx_watch.hang_guard import Hangs
 from tests.rundirs import CHAIN_ID, Size, write_nvrx, write_own
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +87,11 @@ def test_one_static_frame_needs_no_terminal(tmp_path: Path, run_dir: Path) -> No
             "--no-such-option",
         ),
         (("--explain=nonsense",), "nonsense"),
+        (("--run-dir=", "--platform=none"), "--run-dir"),
+        (("1", "--state-dir="), "--state-dir"),
+        (("1", "--dry-run"), "--act"),
+        (("1", "--act-as-operator"), "--act"),
+        (("1", "--live", "--json"), "--json"),
         (("1", "--config=/nowhere/w.toml"), "/nowhere/w.toml"),
     ],
 )
@@ -93,6 +100,13 @@ def test_bad_usage_is_64_and_one_clear_line(tmp_path: Path, words: tuple[str, ..
     assert done.returncode == 64, (done.stdout, done.stderr)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_chain_of_the_command_line_wins_over_one_from_elsewhere(tmp_path: Path, run_dir: Path) -> None:
+    config = tmp_path / "w.toml"
+    config.write_text('jobid = "4711"\nall-mine = true\n')
+    done = look(tmp_path, run_dir, f"--config={config}", "--json", environ={"NVRX_WATCH_ALL_MINE": "1"})
+    assert json.loads(done.stdout)["chain"]["chain_id"] == CHAIN_ID, done.stderr
 
 
 def test_a_scheduler_that_is_not_there_is_a_degraded_watcher_and_no_bad_word(tmp_path: Path) -> None:
@@ -105,6 +119,16 @@ def test_help_lists_and_explanations_need_no_chain(tmp_path: Path) -> None:
     assert "--act-as-operator" in run(tmp_path, "--help").stdout
     assert "orphaned_generation" in run(tmp_path, "--list-detectors").stdout
     assert "spares" in run(tmp_path, "--explain=orphaned_generation").stdout
+
+
+def test_a_current_directory_that_is_gone_costs_no_pass(tmp_path: Path, run_dir: Path) -> None:
+    words = ["--platform=none", f"--run-dir={run_dir}", f"--state-dir={tmp_path / 'state'}", "--json"]
+    script = 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"'
+    argv = ["bash", "-c", script, str(tmp_path / "gone"), sys.executable, "-m", "nvrx_watch", *words]
+    environ = {"PATH": os.defpath, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert json.loads(done.stdout)["chain"]["chain_id"] == CHAIN_ID, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_locale_that_cannot_spell_the_name_costs_no_pass(tmp_path: Path) -> None:
@@ -151,6 +175,33 @@ def test_a_second_run_of_cron_leaves_the_first_one_alone(tmp_path: Path, run_dir
         done = look(tmp_path, run_dir)
     assert done.returncode == 1
     assert "still at work" in done.stderr
+
+
+def test_runs_of_cron_do_not_pile_up_while_the_chain_is_looked_for(tmp_path: Path) -> None:
+    from nvrx_watch.state_store import StateStore
+
+    directory = tmp_path / "on a dead mount"
+    lock = StateStore(tmp_path / "state").try_lock(f"run-dir/{directory}")
+    assert lock is not None
+    with lock:
+        done = look(tmp_path, directory)
+    # Had it looked for the chain, it would have said that there is none.
+    assert done.returncode == 1
+    assert "still at work" in done.stderr
+
+
+def test_a_mount_that_hangs_is_a_blind_watcher_and_no_bad_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hang(*_options: object) -> int:
+        raise Hangs("finding the chain", part="it was not seen")
+
+    monkeypatch.setattr("nvrx_watch.command.run_command_line", hang)
+    monkeypatch.setattr("sys.argv", ["nvrx-watch", "1"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    assert "not seen" in capsys.readouterr().err
 
 
 def test_a_chain_of_nvrxs_layout_is_read_without_our_manifest(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from nvrx_watch.daemon import (
     STOP_SECONDS,
     Loop,
     LoopSettings,
+    SlurmSilent,
     tell_systemd,
 )
 
@@ -169,6 +170,26 @@ def test_a_stop_waits_for_the_pass_under_way_and_not_for_ever(caplog: pytest.Log
     assert not thread.is_alive()
     assert clock.elapsed <= STOP_SECONDS + 2
     assert "left behind" in caplog.text
+
+
+@pytest.mark.parametrize(("first", "waits_on"), [(None, "alarm"), (SlurmSilent("the queue was not seen"), "stop")])
+def test_file_events_do_not_shorten_the_pause_after_a_slurm_that_was_silent(first: object, waits_on: str) -> None:
+    """Whatever runs in the job can make files, and would ask a controller in trouble ever more questions."""
+    clock, script = Waiting(), Script(first, None)
+    loop = script.loop = Loop(script, LoopSettings(interval_seconds=3600, deadline_seconds=10), clock)
+    heard: list[str] = []
+    names = {id(loop._stop): "stop", id(loop._alarm): "alarm"}
+    wait = clock.wait
+
+    def listen(event: threading.Event, seconds: float) -> bool:
+        if seconds > SHORTEST_GAP_SECONDS:
+            heard.append(names.get(id(event), "pass"))
+        return wait(event, seconds)
+
+    clock.wait = listen  # type: ignore[method-assign]
+    loop.run()
+    assert script.passes == 2
+    assert heard[0] == waits_on
 
 
 def test_failures_stretch_the_pause_up_to_a_limit() -> None:

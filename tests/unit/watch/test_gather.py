@@ -12,7 +12,7 @@ import pytest
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_watch import memory as names
-from nvrx_watch.gather import Gatherer, Target
+from nvrx_watch.gather import LEAST_FILE_SECONDS, Gatherer, Target
 from nvrx_watch.layout import Layout, NvrxLayout, OwnLayout
 from nvrx_watch.memory import Memory, Seen
 from nvrx_watch.model import Generation, LogActivity, Queue, Snapshot, Source, Subject, Unavailable
@@ -32,7 +32,9 @@ class Files:
     answer: RunReading | Unobserved
     by_layout: Mapping[Layout, RunReading | Unobserved] = field(default_factory=dict)
 
-    def read(self, layout: Layout, *, deadline_seconds: float) -> RunReading | Unobserved:
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
         return self.by_layout.get(layout, self.answer)
 
 
@@ -126,6 +128,58 @@ def test_two_chains_of_one_user_share_the_questions(world: World) -> None:
     assert [call.operation for call in world.slurm.calls] == ["queue", "nodes"]
 
 
+@dataclass
+class SlowFiles:
+    """A reader of chains that take all the time they get, but for the quick ones, and what each of them got."""
+
+    world: World
+    quick: frozenset[Layout] = frozenset()
+    got: list[tuple[Layout, float]] = field(default_factory=list)
+
+    def read(
+        self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
+        self.got.append((layout, deadline_seconds))
+        if layout in self.quick:
+            return self.world.reading()
+        self.world.clock.advance(deadline_seconds)
+        return Unobserved("no answer")
+
+
+def layout_of(number: int) -> OwnLayout:
+    return OwnLayout(run_directory=Path(f"/dead mount/{number}"), chain_id=f"c{number}", owner_uid=build.UID)
+
+
+def targets_of(layouts: list[OwnLayout]) -> list[Target]:
+    return [Target(subject=build.subject(), layout=one, asked_job_id=None, memory=Memory()) for one in layouts]
+
+
+def test_fifty_chains_on_dead_mounts_share_the_time_for_files(world: World) -> None:
+    files = SlowFiles(world)
+    gatherer = Gatherer(
+        reader=files,
+        facts=None,
+        clock=world.clock,
+        watcher_uid=build.UID,
+        file_deadline_seconds=20,
+        file_budget_seconds=60,
+    )
+    gatherer.gather(targets_of([layout_of(number) for number in range(50)]))
+    assert [seconds for _, seconds in files.got[:3]] == [20, 20, 20]
+    assert {seconds for _, seconds in files.got[3:]} == {LEAST_FILE_SECONDS}
+    assert world.clock.monotonic() == 60 + 47 * LEAST_FILE_SECONDS
+
+
+def test_a_chain_that_gave_no_answer_is_read_after_the_others(world: World) -> None:
+    dead, good = layout_of(1), layout_of(2)
+    files = SlowFiles(world, quick=frozenset({good}))
+    gatherer = Gatherer(reader=files, facts=None, clock=world.clock, watcher_uid=build.UID)
+    first, second = (gatherer.gather(targets_of([dead, good])) for _ in range(2))
+    assert [layout for layout, _ in files.got] == [dead, good, good, dead]
+    for snapshots in (first, second):
+        assert [isinstance(one.iteration, Unobserved) for one in snapshots] == [True, False]
+
+
 def test_a_silent_queue_is_unobserved_and_remembers_nothing(world: World) -> None:
     world.submit(1)
     world.slurm.always("queue", Unobserved("squeue did not answer in 25 s"))
@@ -176,6 +230,43 @@ def test_a_lost_reply_of_sbatch_is_adopted_by_its_stamp(world: World) -> None:
     assert len(seen_queue(snapshot).rows(second)) == 5
 
 
+@dataclass
+class FilesOnRequest:
+    """A reader that tells of a generation that is not on record when it is asked to, as the real one does."""
+
+    world: World
+    on_record: tuple[int, ...]
+    asked: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+
+    def read(self, layout: Layout, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()) -> RunReading:
+        self.asked.append(adopted)
+        known = [self.world.generation(job, at) for at, job in enumerate(self.on_record, start=1)]
+        known += [Generation(array_job_id=job, sequence=at, has_directory=True) for job, at in adopted]
+        return self.world.reading(generations=tuple(known), open_stamps=(f"{build.COMMENT}/2",))
+
+
+def test_the_files_of_an_adopted_generation_are_read_at_once_and_from_then_on(world: World) -> None:
+    first, second = world.submit(1), world.submit(2)
+    files = FilesOnRequest(world, on_record=(first,))
+    gatherer = Gatherer(reader=files, facts=SlurmFacts(world.slurm), clock=world.clock, watcher_uid=build.UID)
+    for _ in range(2):
+        (snapshot,) = gatherer.gather(targets_of([LAYOUT]))
+        assert [(one.array_job_id, one.has_directory) for one in snapshot.generations] == [
+            (first, False),
+            (second, True),
+        ]
+    assert files.asked == [(), ((second, 2),), ((second, 2),)]
+
+
+def test_the_files_of_a_job_that_only_seems_to_be_the_chains_are_not_read(world: World) -> None:
+    first = world.submit(1)
+    world.submit(2, name="another name")
+    files = FilesOnRequest(world, on_record=(first,))
+    gatherer = Gatherer(reader=files, facts=SlurmFacts(world.slurm), clock=world.clock, watcher_uid=build.UID)
+    gatherer.gather(targets_of([LAYOUT]))
+    assert files.asked == [()]
+
+
 def test_a_stranger_with_the_chains_name_is_in_the_way(world: World) -> None:
     world.submit(1)
     reading = world.reading()
@@ -214,6 +305,41 @@ def test_a_task_0_that_slurm_has_dropped_from_the_queue_is_looked_up_in_accounti
     assert [task.array_task_id for task in snapshot.accounting[job] if task.state.is_terminal] == [0]
 
 
+def test_ids_that_sacct_was_not_asked_about_blind_the_chains_that_have_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvrx_watch.slurm_facts.MOST_ACCOUNTED", 1)
+    monkeypatch.setattr("nvrx_watch.slurm_facts.MOST_CALLS", 1)
+    first, second = world.submit(1), world.submit(2)
+    world.slurm.finish(f"{first}_0", 1)
+    world.slurm.cancel([str(second)])
+    readings = [
+        world.reading(generations=(world.generation(job, at),)) for at, job in enumerate((first, second), start=1)
+    ]
+    layouts = [layout_of(1), layout_of(2)]
+    files = Files(world.reading(), by_layout=dict(zip(layouts, readings, strict=True)))
+    gatherer = Gatherer(reader=files, facts=SlurmFacts(world.slurm), clock=world.clock, watcher_uid=build.UID)
+    left_out, seen = gatherer.gather(targets_of(layouts))
+    assert "not asked" in left_out.sources.unobserved[Source.ACCOUNTING]
+    assert isinstance(left_out.accounting, Unobserved)
+    assert seen.sources.unobserved == {}
+
+
+def test_jobs_that_scontrol_was_not_asked_about_are_noted_and_blind_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.slurm.always("accounting", Unobserved("Slurm accounting storage is disabled"))
+    facts = SlurmFacts(world.slurm)
+    facts.accounting([[1]])
+    monkeypatch.setattr("nvrx_watch.slurm_facts.MOST_CALLS", 0)
+    job = world.submit(1)
+    world.slurm.finish(f"{job}_0", 1)
+    gatherer = Gatherer(reader=Files(world.reading()), facts=facts, clock=world.clock, watcher_uid=build.UID)
+    (snapshot,) = gatherer.gather(targets_of([LAYOUT]))
+    assert snapshot.sources.unobserved == {}
+    assert any(f"job {job}" in note for note in snapshot.sources.notes)
+
+
 def test_a_damaged_control_file_of_the_running_generation_blinds_the_pass(world: World) -> None:
     job = world.submit(1)
     damaged = world.generation(job, 1, has_directory=True, closed=Unobserved("closed.json is no Closed"))
@@ -221,10 +347,25 @@ def test_a_damaged_control_file_of_the_running_generation_blinds_the_pass(world:
     assert "closed.json" in snapshot.sources.unobserved[Source.RECORDS]
 
 
+def test_a_log_that_cannot_be_read_blinds_the_pass(world: World) -> None:
+    job = world.submit(1)
+    begun = world.generation(job, 1, has_directory=True, log=Unobserved("reading its log: permission denied"))
+    snapshot = world.gather(world.reading(generations=(begun,)))
+    assert "permission denied" in snapshot.sources.unobserved[Source.CYCLES]
+
+
 def test_a_directory_that_now_holds_another_chain_blinds_the_pass(world: World) -> None:
     world.submit(1)
     snapshot = world.gather(world.reading(manifest=build.manifest(chain_id="another")))
     assert "another" in snapshot.sources.unobserved[Source.RECORDS]
+    assert snapshot.successor == "another"
+
+
+def test_a_manifest_that_cannot_be_read_names_no_successor(world: World) -> None:
+    world.submit(1)
+    snapshot = world.gather(world.reading(manifest=Unobserved("Input/output error")))
+    assert snapshot.successor is None
+    assert world.gather().successor is None
 
 
 def test_names_of_a_damaged_memory_break_nothing(world: World) -> None:

@@ -22,6 +22,7 @@ from nvrx_watch.history import (
     MAX_NOTICES_PER_SINK,
     RESOLVE_PASSES,
     due_notices,
+    end_all,
     history_notes,
     incident_key,
     mark_good_pass,
@@ -420,3 +421,14 @@ def _assert_pages_are_bounded(told: list[tuple[float, Notice]]) -> None:
     for (first, one), (_, two), (third, three) in zip(triggers, triggers[1:], triggers[2:], strict=False):
         severities = {one.incident.severity, two.incident.severity, three.incident.severity}
         assert third - first >= FLAP_SECONDS or len(severities) > 1
+
+
+def test_the_end_of_the_chain_ends_every_incident_at_once_even_one_that_may_flap() -> None:
+    desk = Desk()
+    for findings in ((STORM,), (), (), (STORM,)):
+        desk.look(*findings)
+    assert desk.state() is IncidentState.FIRING
+    desk.history = end_all(desk.history)
+    assert [notice.kind for _, notice in due_notices(desk.history, (), SUBJECT, (PAGER,), desk.at)] == [
+        NoticeKind.RESOLVE
+    ]

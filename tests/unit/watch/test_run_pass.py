@@ -15,6 +15,7 @@ from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.acting.desk import ActionDesk, CommandAnswer
 from nvrx_watch.action_model import Rights
+from nvrx_watch.detectors.registry import ALL
 from nvrx_watch.gather import Gatherer
 from nvrx_watch.history_model import IncidentState, Notice, NoticeKind, SinkPolicy
 from nvrx_watch.layout import OwnLayout
@@ -47,6 +48,8 @@ class Pager:
 
     told: list[Notice] = field(default_factory=list)
     refuses: bool = False
+    takes_seconds: float = 0.0
+    clock: FakeClock | None = None
 
     @property
     def policy(self) -> SinkPolicy:
@@ -55,6 +58,8 @@ class Pager:
     def send(self, notice: Notice, *, deadline_seconds: float) -> None:
         if self.refuses:
             raise SinkError("telling the pager", part="it is down")
+        if self.clock is not None:
+            self.clock.advance(self.takes_seconds)
         self.told.append(notice)
 
 
@@ -83,7 +88,9 @@ class World:
         argv = ["--parsable", f"--job-name={build.NAME}", "--array=0-4%3", "--dependency=singleton"]
         return self.slurm.submit([*argv, f"--comment={build.COMMENT}/{sequence}", "/w/x.sbatch"]).array_job_id
 
-    def read(self, layout: object, *, deadline_seconds: float) -> RunReading | Unobserved:
+    def read(
+        self, layout: object, *, deadline_seconds: float, adopted: tuple[tuple[int, int], ...] = ()
+    ) -> RunReading | Unobserved:
         """The files, as far as the test did not change them."""
         if "reading" in self.changes:
             broken: Unobserved = self.changes["reading"]
@@ -173,6 +180,17 @@ def test_a_critical_finding_wins_over_a_blind_source_and_still_pings_when_all_wa
     assert exit_code_of([result, replace(result, run=replace(result.run, findings=()))]) == CRITICAL
 
 
+def test_a_critical_finding_that_reached_nobody_keeps_the_heartbeat_away(world: World) -> None:
+    world.orphan()
+    world.pager.refuses = True
+    assert world.look().exit_code == CRITICAL
+    assert world.pings == 0
+    world.pager.refuses = False
+    world.clock.advance(7200)
+    world.look()
+    assert world.pings == 1
+
+
 def test_nothing_is_acted_on_in_a_pass_that_could_not_see_everything(world: World) -> None:
     world.act = True
     world.orphan()
@@ -248,6 +266,76 @@ def test_metrics_that_cannot_be_published_cost_the_metrics_only(world: World, ca
         assert world.look().exit_code == CLEAN
     assert "disk full" in caplog.text
     assert world.pings == 1
+
+
+def test_a_chain_that_was_not_found_is_a_degraded_pass_of_the_others_too(world: World) -> None:
+    (result,) = run_pass(world._parts(), [world.watch], sees_all=False)
+    assert world.pings == 0
+    assert exit_code_of([result], sees_all=False) == DEGRADED
+    assert exit_code_of([], sees_all=False) == DEGRADED
+    assert exit_code_of([result]) == CLEAN
+
+
+def test_what_was_found_of_a_chain_ends_when_another_one_has_its_directory(world: World) -> None:
+    world.orphan()
+    world.look()
+    assert "orphaned_generation" in triggers(world)
+    world.changes["manifest"] = build.manifest(chain_id="newer")
+    world.clock.advance(60)
+    result = world.look()
+    assert result.run.findings == ()
+    assert result.exit_code == DEGRADED
+    resolved = [one.incident.detector for one in world.pager.told if one.kind is NoticeKind.RESOLVE]
+    assert "orphaned_generation" in resolved
+    assert not [one for one in world.pager.told if one.incident.detector == "observer"]
+    world.watch.is_followed = True
+    assert world.look().exit_code == CLEAN
+
+
+def several(world: World, count: int) -> list[Watch]:
+    """The same chain under several keys: each has its own history."""
+    subjects = [build.subject(key=f"chain {number}") for number in range(count)]
+    return [replace(world.watch, subject=subject) for subject in subjects]
+
+
+def test_the_notices_of_all_chains_share_one_deadline_and_none_is_lost(world: World) -> None:
+    world.disabled = frozenset(one.name for one in ALL) - {"orphaned_generation"}
+    world.orphan()
+    world.pager.clock, world.pager.takes_seconds = world.clock, 20.0
+    watches = several(world, 5)
+    results = run_pass(world._parts(), watches)
+    assert [bool(result.notes) for result in results] == [False, False, True, True, True]
+    assert "wait for the next pass" in results[2].notes[0]
+    for _ in range(2):
+        run_pass(world._parts(), watches)
+    assert sorted(one.subject.key for one in world.pager.told) == [f"chain {number}" for number in range(5)]
+
+
+def test_a_chain_whose_actions_took_long_lets_the_others_go_first(world: World) -> None:
+    world.act = True
+    world.orphan()
+
+    def cancel_in_vain(specs: Sequence[str], *, pending_only: bool = False) -> None:
+        world.clock.advance(30)
+
+    world.slurm.cancel = cancel_in_vain  # type: ignore[method-assign]
+    first, second = several(world, 2)
+    parts = replace(world._parts(), action_seconds=10.0)
+    results = run_pass(parts, [first, second])
+    assert ["used up" in result.reports[0].why for result in results] == [False, True]
+    results = run_pass(parts, [first, second])
+    assert ["used up" in result.reports[0].why for result in results] == [True, False]
+
+
+def test_a_job_on_record_that_is_not_provably_the_chains_is_a_warning(world: World) -> None:
+    world.slurm.cancel([str(world.jobs[2])])
+    argv = ["--parsable", f"--job-name={build.NAME}", "--array=0-4%3", "--comment=nvrx-chain:another/3", "/w/x.sbatch"]
+    world.jobs[2] = world.slurm.submit(argv).array_job_id
+    result = world.look()
+    assert world.jobs[2] in result.snapshot.queue.doubtful  # type: ignore[union-attr]
+    (finding,) = [one for one in result.run.findings if one.detector == "foreign_job_in_chain"]
+    assert (finding.severity, finding.scope) == (Severity.WARNING, str(world.jobs[2]))
+    assert "foreign_job_in_chain" in triggers(world)
 
 
 def test_no_chain_is_no_ping(world: World) -> None:

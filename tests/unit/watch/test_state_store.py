@@ -393,3 +393,16 @@ def test_a_lock_file_that_is_a_link_is_not_followed(store: StateStore, directory
     assert lock is not None
     assert lock.note is not None
     assert not victim.exists()
+
+
+def test_a_subject_that_is_forgotten_is_written_and_kept_on_disk_only(directory: Path) -> None:
+    store = StateStore(directory, settle_seconds=3600)
+    memory, history = some_state()
+    store.save(KEY, memory, history)
+    newer = observe(memory, {"iteration": 8}, NOW)
+    store.save(KEY, newer, history)
+    assert store.load(KEY)[0] == memory
+    assert store.forget(KEY) == ()
+    assert store.load(KEY)[0] == newer
+    assert (store._written, store._pending) == ({}, {})
+    assert store.forget("never seen") == ()

@@ -119,7 +119,8 @@ def test_asynchronous_saves_go_on_behind_the_steps_one_at_a_time(job: Job) -> No
     assert job.run("--target-iteration=12", "--save-interval=4", "--async-save", "--save-seconds=0.3") == [0]
     kinds = [(event.event, event.iteration) for event in job.events()]
     steps_while_saving = kinds[kinds.index((EventKind.SAVE_STARTED, 4)) : kinds.index((EventKind.SAVE_FINISHED, 4))]
-    assert (EventKind.STEP, 5) in steps_while_saving
+    # Which of them is for the scheduler to say: the save begins on a thread of its own.
+    assert {kind for kind, _iteration in steps_while_saving[1:]} == {EventKind.STEP}
     assert [kind for kind in kinds if kind[0] in SAVES] == [
         (event, iteration) for iteration in (4, 8, 12) for event in SAVES
     ]

@@ -9,14 +9,19 @@ from functools import partial
 
 import pytest
 
+from nvrx_chain.clock import format_time
 from nvrx_chain.errors import SlurmAmbiguous, Unobserved
 from nvrx_chain.records.control import Lease
 from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.slurm.states import JobState
 from nvrx_watch.acting.control_files import NO_TASK
+from nvrx_watch.acting.perform import perform
 from nvrx_watch.action_model import ActionReport, ActionState
+from nvrx_watch.detectors.registry import run_detectors
+from nvrx_watch.memory import Memory, Seen, lease_name
 from nvrx_watch.model import ActionKind
+from nvrx_watch.thresholds import WatchThresholds
 from tests.fakes.fake_slurm import Act
 from tests.unit.watch.acting.scene import NAME, Scene
 
@@ -308,6 +313,40 @@ def test_a_fence_that_broke_off_half_way_is_taken_up_again(scene: Scene) -> None
     scene.write_closed(11, "lease_lost", closed_by="nvrx-watch on login2")
     assert fence(scene).state is ActionState.DONE
     assert scene.alive(11) == ["11_0"], "COMPLETING on its lost node"
+
+
+def test_a_fence_that_slurm_refused_is_asked_for_and_done_in_a_later_pass(scene: Scene) -> None:
+    """From the detectors on: the first pass closes the generation, and that must not hide it from the next ones."""
+    lose_task_zero(scene)
+    scene.slurm.script("cancel", SlurmAmbiguous("cancel jobs", part="scancel did not end"))
+    assert fence(scene).state is not ActionState.DONE
+    assert scene.closed(11) is not None
+    assert scene.alive(11)
+    scene.clock.advance(WatchThresholds().not_leaving + 1)
+    lease = scene.lease(11, 700)
+    still = Memory(
+        seen={
+            lease_name(11, 0): Seen(
+                value=lease.counter,
+                since=format_time(scene.clock.now() - timedelta(seconds=300)),
+                looked_at=format_time(scene.clock.now()),
+                changes=0,
+                looks=9,
+            )
+        }
+    )
+    node = scene.slurm.task("11_0").nodelist
+    nodes = scene.slurm.nodes([node])
+    assert not isinstance(nodes, Unobserved)
+    first = scene.generation(11, has_directory=True, closed=scene.closed(11), leases={0: lease})
+    rest = tuple(scene.generation(job) for job in scene.jobs[1:])
+    seen = scene.snapshot(memory=still, nodes=nodes, generations=(first, *rest))
+    found = run_detectors(seen, WatchThresholds(), ())
+    assert not found.broken
+    (report,) = [one for one in perform(found.findings, seen, scene.desk()) if one.request.kind is ActionKind.FENCE]
+    assert report.detector == "closed_generation_stays"
+    assert report.state is ActionState.DONE, report
+    assert scene.alive(11) == []
 
 
 def test_a_closed_file_alone_is_no_proof(scene: Scene) -> None:

@@ -62,6 +62,17 @@ def test_an_error_of_one_action_stops_no_other(scene: Scene, error: Exception) -
     assert second.state is ActionState.DONE
 
 
+def test_nothing_begins_when_the_time_for_actions_is_used_up(scene: Scene) -> None:
+    scene.orphan()
+    asked, seen, desk = [finding(ActionKind.CANCEL_PENDING, 11)], scene.snapshot(), scene.desk()
+    (report,) = perform(asked, seen, desk, until=desk.clock.monotonic())
+    assert report.state is ActionState.FAILED
+    assert "used up their time" in report.why
+    assert not scene.slurm.asked("cancel")
+    (report,) = perform(asked, seen, desk, until=desk.clock.monotonic() + 1)
+    assert report.state is ActionState.DONE
+
+
 def test_a_programming_error_is_not_hidden(scene: Scene) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError

@@ -171,7 +171,7 @@ def any_generation(dice: Dice, job: int) -> Generation:
 
 
 def any_memory(dice: Dice, generations: Sequence[Generation]) -> Memory:
-    of_jobs = (names.log_name, names.task_zero_name, names.alive_name, names.waiting_name, names.completing_name)
+    of_jobs = (names.log_name, names.task_zero_name, names.waiting_name, names.completing_name)
     every = [names.ITERATION_NAME, names.BEST_ITERATION_NAME, names.QUEUE_EMPTY_NAME, names.LIVE_GENERATION_NAME]
     every += [name(job) for name in of_jobs for job in JOBS]
     values: dict[str, Any] = {name: dice.choice((None, "yes", "FAILED", *NUMBERS)) for name in dice.some(every, 20)}

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nvrx_watch.detectors.chain_course import find_assembling, find_foreign_jobs, find_overlap, find_unreachable
+from nvrx_chain.slurm.model import QueuedTask
+from nvrx_watch.detectors.chain_course import (
+    find_assembling,
+    find_foreign_jobs,
+    find_not_leaving,
+    find_overlap,
+    find_unreachable,
+)
+from nvrx_watch.detectors.facts import holds_node
 from nvrx_watch.memory import completing_name, lease_name
 from nvrx_watch.model import ActionKind, Generation, Queue, Severity, Snapshot
 from nvrx_watch.thresholds import WatchThresholds
@@ -29,11 +37,11 @@ from tests.unit.watch.build import (
     snapshot,
 )
 
-LIMITS = WatchThresholds(overlap_grace=30, lease_stale=90, assembling=900)
+LIMITS = WatchThresholds(overlap_grace=30, lease_stale=90, not_leaving=300, assembling=900)
 
 
 def test_a_healthy_chain_goes_its_course() -> None:
-    for check in (find_overlap, find_unreachable, find_assembling, find_foreign_jobs):
+    for check in (find_overlap, find_unreachable, find_not_leaving, find_assembling, find_foreign_jobs):
         assert list(check(snapshot(), LIMITS)) == []
 
 
@@ -164,6 +172,95 @@ def test_a_node_list_that_is_none_proves_nothing(nodelist: str) -> None:
 
 def test_without_a_queue_nobody_is_lost() -> None:
     assert list(find_unreachable(lost(queue=blind()), LIMITS)) == []
+
+
+def staying(seconds: float = 301, state: str = "down", still: float | None = 90, **overrides: object) -> Snapshot:
+    """Generation 11 was closed so long ago and task 0 of it still runs on n1."""
+    over = running_generation(closed=closed(11, "lease_lost", closed_at=ago_text(seconds)))
+    rows = (row(11, 0, nodelist="n1"), *queued_rows(12))
+    return lost(state, still, **{"generations": generations(g11=over), "queue": queue(*rows), **overrides})
+
+
+def test_a_closed_generation_that_stays_on_a_dead_node_asks_for_a_fence() -> None:
+    (finding,) = find_not_leaving(staying(), LIMITS)
+    assert finding.severity is Severity.CRITICAL
+    assert finding.key == "closed_generation_stays:11"
+    assert finding.action is not None
+    assert (finding.action.kind, finding.action.array_job_id) == (ActionKind.FENCE, 11)
+
+
+@pytest.mark.parametrize(
+    "given", [{"state": "allocated"}, {"still": 5}, {"still": None}, {"nodes": blind()}, {"nodes": {}}]
+)
+def test_a_closed_generation_whose_task_0_may_live_is_for_a_person(given: dict[str, object]) -> None:
+    (finding,) = find_not_leaving(staying(**given), LIMITS)  # type: ignore[arg-type]
+    assert finding.severity is Severity.CRITICAL
+    assert finding.action is None
+    assert "scancel 11" in finding.advice
+
+
+@pytest.mark.parametrize(("zero", "asks"), [((), False), ((row(11, 0, "NODE_FAIL"),), True)])
+def test_a_peer_that_stays_is_found_too(zero: tuple[QueuedTask, ...], asks: bool) -> None:
+    (finding,) = find_not_leaving(staying(queue=queue(*zero, row(11, 1), *queued_rows(12))), LIMITS)
+    assert (finding.action is not None) is asks
+    assert "11_1 RUNNING on n2" in finding.details[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "overrides"),
+    [
+        (300, {}),
+        (-5, {}),
+        (9999, {"queue": blind()}),
+        (9999, {"queue": queue(row(11, 0, "COMPLETING"))}),
+        (9999, {"queue": queue(*queued_rows(12))}),
+        (9999, {"generations": generations(g11=running_generation(closed=blind()))}),
+        (9999, {"generations": generations()}),
+    ],
+)
+def test_a_closed_generation_gets_its_time_to_leave(seconds: float, overrides: dict[str, object]) -> None:
+    assert list(find_not_leaving(staying(seconds, **overrides), LIMITS)) == []  # type: ignore[arg-type]
+
+
+def silent(seconds: float, **overrides: object) -> Snapshot:
+    """Task 0 of 11 runs for so long and has written nothing."""
+    rows = tuple(row(11, task, started_at=ago(seconds)) for task in range(3))
+    values: dict[str, object] = {"generations": generations(g11=generation(11)), "queue": queue(*rows)}
+    return snapshot(**{**values, **overrides})
+
+
+@pytest.mark.parametrize(("seconds", "severity"), [(901, Severity.WARNING), (1801, Severity.CRITICAL)])
+def test_a_task_0_that_runs_and_writes_nothing_is_reported(seconds: float, severity: Severity) -> None:
+    (finding,) = find_assembling(silent(seconds), LIMITS)
+    assert finding.severity is severity
+    assert finding.key == "generation_assembling:11"
+    assert "published no rendezvous" in finding.title
+    assert finding.action is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "given"),
+    [
+        (900, generation(11)),
+        (9999, running_generation()),
+        (9999, generation(11, closed=closed(11))),
+        (9999, running_generation(rendezvous=blind())),
+    ],
+)
+def test_a_start_that_gets_its_time_or_was_seen_is_not_silent(seconds: float, given: Generation) -> None:
+    assert list(find_assembling(silent(seconds, generations=generations(g11=given)), LIMITS)) == []
+
+
+def test_a_job_that_is_no_array_is_no_generation_of_a_foreign_chain() -> None:
+    """The parts of a heterogeneous job have one name and run side by side."""
+    rows = (row(11, 0, is_array=False, started_at=ago(900)), row(12, 0, is_array=False, started_at=ago(900)))
+    assert list(find_overlap(snapshot(queue=queue(*rows), subject=foreign_subject()), LIMITS)) == []
+    assert list(find_overlap(snapshot(queue=queue(*rows)), LIMITS))
+
+
+def test_a_task_that_runs_on_another_cluster_holds_no_node_here() -> None:
+    seen = snapshot(queue=queue(row(11, 0, started_at=ago(900)), row(12, 0, "REVOKED", started_at=ago(900))))
+    assert not holds_node(seen.queue.rows(12)[0])  # type: ignore[union-attr]
 
 
 def assembling(published: float | None = 901, **overrides: object) -> Snapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from nvrx_watch.detectors.chain_end import (
@@ -146,6 +147,14 @@ def test_a_foreign_chain_runs_dry_as_well() -> None:
     assert "ran out of depth" in finding.title
 
 
+def test_a_foreign_chain_that_completed_may_be_finished() -> None:
+    accounting = {13: (account(13, 0, "COMPLETED"),)}
+    seen = dry(subject=foreign_subject(), generations=(generation(13),), accounting=accounting)
+    (finding,) = find_chain_exhausted(seen, LIMITS)
+    assert finding.severity is Severity.WARNING
+    assert "not finished" not in finding.title
+
+
 def test_completed_is_good_news() -> None:
     (finding,) = find_chain_completed(snapshot(verdict=verdict("completed")), LIMITS)
     assert finding.severity is Severity.INFO
@@ -196,6 +205,18 @@ def test_without_a_time_limit_it_stays_information() -> None:
     endless = subject(manifest=manifest(time_limit_seconds=None))
     (finding,) = find_last_generation(last(10**7, subject=endless), LIMITS)
     assert finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize(("wanted", "fires"), [(1, False), (2, True), (3, True)])
+def test_fewer_queued_generations_than_are_to_be_kept_ask_for_more(wanted: int, fires: bool) -> None:
+    limits = msgspec.structs.replace(LIMITS, keep_queued=wanted)
+    found = list(find_last_generation(last(60, queue=queue(*running_rows(11), *queued_rows(12))), limits))
+    assert bool(found) is fires
+    for finding in found:
+        assert (finding.severity, finding.key) == (Severity.INFO, "last_generation_running:chain")
+        assert finding.action is not None
+        assert finding.action.kind is ActionKind.EXTEND
+        assert f"{wanted} are wanted" in finding.title
 
 
 def test_a_foreign_chain_is_not_extended_from_here() -> None:

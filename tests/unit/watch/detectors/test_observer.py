@@ -111,7 +111,7 @@ def test_what_a_site_does_not_have_is_one_information() -> None:
     missing = {Source.ACCOUNTING: "accounting storage is disabled", Source.NODES: "no scheduler is asked"}
     (finding,) = found(OBSERVER, snapshot(sources=sources(unavailable=missing)))
     assert finding.severity is Severity.INFO
-    assert finding.title == "this site has no accounting, nodes: watched without"
+    assert finding.title == "watched without accounting, nodes"
     assert "accounting: accounting storage is disabled" in finding.details
 
 

@@ -26,6 +26,7 @@ PROMISED = {
     "generations_without_progress",
     "generation_overlap",
     "task0_unreachable",
+    "closed_generation_stays",
     "generation_assembling",
     "handoff_stuck",
     "foreign_job_in_chain",

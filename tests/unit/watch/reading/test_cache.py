@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,6 +96,28 @@ def test_a_damaged_cache_is_said_ignored_and_replaced(
     assert after.generations == before.generations
     assert "ignoring the cache" in after.notes[0]
     assert read(make_reader(cache_directory=cache), layout).notes == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"count": 4}, {"count": 6}, {"count": 0}, {"count": -1}, {"count": 1 << 40}, {"rows": b"\xc1"}, {"rows": b""}],
+    ids=str,
+)
+def test_rows_that_do_not_add_up_are_read_from_the_records_again(
+    layout: OwnLayout, cache: Path, make_reader: Make, changes: dict[str, Any]
+) -> None:
+    before = read(make_reader(cache_directory=cache), layout)
+    file = CacheFile(cache, repr(layout))
+    saved = file.load()
+    assert isinstance(saved, tuple)
+    assert saved[0].cycles is not None
+    first = msgspec.structs.replace(saved[0], cycles=msgspec.structs.replace(saved[0].cycles, **changes))
+    file.store((first, *saved[1:]))
+    reader = make_reader(cache_directory=cache)
+    after = read(reader, layout)
+    assert after.generations == before.generations
+    assert "its rows are damaged" in after.notes[0]
+    assert read(reader, layout).notes == ()
 
 
 def test_the_cache_of_another_chain_is_ignored(layout: OwnLayout, cache: Path, make_reader: Make, place: Path) -> None:

@@ -21,6 +21,7 @@ from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_watch.layout import OwnLayout
 from nvrx_watch.model import LogActivity
 from nvrx_watch.reading.worker import RunReader
+from nvrx_watch.reading_model import RunReading
 from tests.rundirs import (
     CHAIN_ID,
     FIRST_ID,
@@ -271,10 +272,17 @@ def test_the_iteration_is_read(
     assert read(reader, layout).iteration == expected
 
 
-@pytest.mark.parametrize("content", [b"", b"release", b"100\n200", b"1e3", b"-5", "٣".encode(), b"9" * 5000])
+@pytest.mark.parametrize("content", [b"", b"released", b"100\n200", b"1e3", b"-5", "٣".encode(), b"9" * 5000])
 def test_an_odd_iteration_is_unknown(layout: OwnLayout, run: RunDirectory, reader: RunReader, content: bytes) -> None:
     run.default_iteration_file.write_bytes(content)
     assert isinstance(read(reader, layout).iteration, Unobserved)
+
+
+def test_weights_that_were_released_are_no_checkpoint_of_this_training(
+    layout: OwnLayout, run: RunDirectory, reader: RunReader
+) -> None:
+    run.default_iteration_file.write_bytes(b"release\n")
+    assert read(reader, layout).iteration is None
 
 
 def test_a_missing_run_directory_has_no_manifest(place: Path, reader: RunReader) -> None:
@@ -283,10 +291,12 @@ def test_a_missing_run_directory_has_no_manifest(place: Path, reader: RunReader)
     assert isinstance(reading.iteration, Unobserved)
 
 
-def test_a_manifest_of_another_chain_is_said(layout: OwnLayout, run: RunDirectory, reader: RunReader) -> None:
+def test_a_manifest_of_another_chain_is_handed_on(layout: OwnLayout, run: RunDirectory, reader: RunReader) -> None:
     fields = json.loads(run.manifest.read_bytes())
     run.manifest.write_text(json.dumps({**fields, "chain_id": "newer"}))
-    assert "another chain: newer" in read(reader, layout).notes[0]
+    manifest = read(reader, layout).manifest
+    assert isinstance(manifest, ChainManifest)
+    assert manifest.chain_id == "newer"
 
 
 def test_control_files_from_the_future_tell_how_far_the_clock_is_ahead(
@@ -315,3 +325,22 @@ def test_a_number_of_a_hundred_digits_makes_a_record_unreadable_and_nothing_else
     first, last, _ = generations(read(reader, layout))
     assert isinstance(first.closed, Unobserved)
     assert len(cycles(first)) == len(cycles(last)) == 3
+
+
+def test_a_generation_that_the_queue_knows_is_read_until_its_id_is_on_record(
+    layout: OwnLayout, run: RunDirectory, reader: RunReader
+) -> None:
+    record = run.submission_id(1).read_bytes()
+    run.submission_id(1).unlink()
+    before = [each.array_job_id for each in generations(read(reader, layout))]
+    assert before == [FIRST_ID, LAST + 1]
+    adopting = reader.read(layout, deadline_seconds=60, adopted=((LAST, 1), (FIRST_ID, 0), (999, 7)))
+    assert isinstance(adopting, RunReading)
+    found = {each.array_job_id: each for each in generations(adopting)}
+    assert list(found) == [FIRST_ID, LAST, LAST + 1]
+    assert found[LAST].has_directory
+    assert len(cycles(found[LAST])) == 3
+    run.submission_id(1).write_bytes(record)
+    other = reader.read(layout, deadline_seconds=60, adopted=((4711, 1),))
+    assert isinstance(other, RunReading)
+    assert 4711 not in [each.array_job_id for each in generations(other)]

@@ -15,7 +15,7 @@ from nvrx_chain.errors import Unobserved
 from nvrx_watch.layout import OwnLayout
 from nvrx_watch.reading.child import ReadingChild, Serve
 from nvrx_watch.reading.disk import DiskReader
-from nvrx_watch.reading.messages import Entering, Message, NotRead, ReadRequest, ReadSummary
+from nvrx_watch.reading.messages import Entering, Message, NotRead, ReadRequest, ReadSummary, Request
 from nvrx_watch.reading.worker import RunReader
 from tests.rundirs import Size, write_own
 from tests.unit.watch.reading.look import DEADLINE, cycles, generations, read
@@ -223,3 +223,39 @@ def test_a_pattern_that_is_none_is_said(layout: OwnLayout, make_reader: Make) ->
 def test_the_same_directory_under_another_chain_is_another_chain(layout: OwnLayout, reader: RunReader) -> None:
     assert len(generations(read(reader, layout))) == 4
     assert generations(read(reader, replace(layout, chain_id="another"))) == ()
+
+
+def test_a_chain_that_is_forgotten_costs_no_memory_here_or_in_the_child(
+    layout: OwnLayout, place: Path, make_reader: Make
+) -> None:
+    told = place / "told"
+
+    def make() -> Serve:
+        disk = DiskReader(cache_directory=None, iteration_pattern=None, log_tails=8)
+
+        def serve(request: Request) -> Iterator[Message]:
+            messages = list(disk(request))
+            # Before the last message: nobody waits for what comes after it.
+            told.write_text(str(len(disk._runs)))
+            yield from messages
+
+        return serve
+
+    reader = make_reader(serve=make)
+    other = write_own(place / "other", Size())
+    read(reader, layout)
+    read(reader, other)
+    reader.forget(layout)
+    assert list(reader._views) == [other]
+    read(reader, other)
+    # The child serves one request after the other: it has forgotten before it answered.
+    assert told.read_text() == "1"
+    assert len(generations(read(reader, layout))) == 4
+
+
+def test_a_child_that_is_gone_cannot_be_told_to_forget_and_nothing_breaks(layout: OwnLayout, reader: RunReader) -> None:
+    read(reader, layout)
+    assert reader.child_pid is not None
+    os.kill(reader.child_pid, signal.SIGKILL)
+    reader.forget(layout)
+    assert len(generations(read(reader, layout))) == 4

@@ -72,7 +72,7 @@ def test_the_owner_is_told_the_command_unless_it_was_done() -> None:
         findings=(found,),
         reports=(report(ActionState.DONE, request=wanted, asked=("11_3",), gone=("11_3",)),),
     )
-    assert "    owner: scancel 11_3 11_4" in text_of(observed).split("\n")
+    assert "    by hand, as the owner: scancel 11_3 11_4" in text_of(observed).split("\n")
     assert "owner:" not in text_of(done)
     assert "action cancel_pending 11: done; asked 11_3; gone 11_3" in text_of(done).split("\n")
 
