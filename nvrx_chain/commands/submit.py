@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from nvrx_chain.clock import SystemClock
-from nvrx_chain.errors import PreflightError
+from nvrx_chain.errors import PreflightError, UsageError
 from nvrx_chain.slurm.command import scrubbed_environment
 from nvrx_chain.slurm.command_client import CommandLineClient
 from nvrx_chain.submit.config import ChainConfig, build_config
@@ -74,10 +74,12 @@ def submit(**flags: Any) -> None:
         click.echo(render_settings(settings, as_json=as_json))
         return
     config = build_config(settings, directory=directory, interpreter=sys.executable)
+    if as_json and settings.switch("parsable"):
+        raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
     if settings.switch("dry-run"):
         _dry_run(config, as_json=as_json)
     else:
-        _submit(config, as_json=as_json)
+        _submit(config, as_json=as_json, parsable=settings.switch("parsable"))
 
 
 def _dry_run(config: ChainConfig, *, as_json: bool) -> None:
@@ -91,17 +93,17 @@ def _dry_run(config: ChainConfig, *, as_json: bool) -> None:
         sys.exit(int(PreflightError.exit_code))
 
 
-def _submit(config: ChainConfig, *, as_json: bool) -> None:
+def _submit(config: ChainConfig, *, as_json: bool, parsable: bool) -> None:
     # Not at the top: a dry run does without them, and starts that much faster.
     from nvrx_chain.submit.chain import submit_chain
-    from nvrx_chain.submit.receipt import render_result
+    from nvrx_chain.submit.receipt import render_parsable, render_result
 
     tell_dropped_variables(os.environ)
     clock = SystemClock()
     result = submit_chain(
         config, CommandLineClient(clock=clock, environ=os.environ), clock, say=lambda line: click.echo(line, err=True)
     )
-    click.echo(render_result(result, as_json=as_json))
+    click.echo(render_parsable(result) if parsable else render_result(result, as_json=as_json))
 
 
 def tell_dropped_variables(environ: Mapping[str, str]) -> None:

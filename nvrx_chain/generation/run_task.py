@@ -32,6 +32,7 @@ from nvrx_chain.generation.task_zero import TaskZero
 from nvrx_chain.generation.watcher import CROWD, BoardWatcher
 from nvrx_chain.generation.wrapper import Wrapper
 from nvrx_chain.launchers.choose import plan_launch
+from nvrx_chain.launchers.prologue import behind_prologue
 from nvrx_chain.launchers.seats import LaunchRequest, Seat
 from nvrx_chain.records.chain import ChainFiles, read_manifest
 from nvrx_chain.records.control import Rendezvous
@@ -147,9 +148,8 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
         run_directory=str(run_dir),
         checkpoint_iteration_file=manifest.checkpoint_iteration_file,
     )
-    plan = plan_launch(
-        LaunchRequest(launcher=manifest.launcher, shape=manifest.shape, workload=manifest.workload, seat=seat)
-    )
+    request = LaunchRequest(launcher=manifest.launcher, shape=manifest.shape, workload=manifest.workload, seat=seat)
+    plan = behind_prologue(plan_launch(request), manifest.prologue)
     wrapper = Wrapper(
         board=board,
         clock=clock,

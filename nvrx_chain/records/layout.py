@@ -96,6 +96,11 @@ class RunDirectory:
         return self.path / "generation.sbatch"
 
     @property
+    def prologue(self) -> Path:
+        """The shell script that each node sources before its launcher."""
+        return self.path / "prologue.sh"
+
+    @property
     def outcome(self) -> Path:
         return self.path / "chain_outcome.json"
 

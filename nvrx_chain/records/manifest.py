@@ -130,6 +130,7 @@ class ChainManifest(Record, frozen=True, kw_only=True):
     completion: Completion
     thresholds: Thresholds = Thresholds()
     fence_stuck: bool = False
+    prologue: str | None = None
 
 
 class SubmissionIntent(Record, frozen=True, kw_only=True):

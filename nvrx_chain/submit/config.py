@@ -20,6 +20,7 @@ from nvrx_chain.records.manifest import Completion, CompletionKind, Launcher, La
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
 from nvrx_chain.submit.settings import Settings, parse_seconds
 from nvrx_chain.submit.shape import build_shape
+from nvrx_chain.submit.site import site_arguments
 from nvrx_chain.submit.time_limit import TimeLimit, fit_walltime_warning, parse_time_limit
 from nvrx_chain.submit.workload import Workload, mock_gpt_workload, parse_workload
 
@@ -44,10 +45,12 @@ class ChainConfig:
     completion: Completion
     checkpoint_iteration_file: str
     interpreter: str
+    prologue: Path | None = None
     time_limit: TimeLimit | None = None
+    after: int | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     partition: str | None = None
-    account: str | None = None
+    site_arguments: tuple[str, ...] = ()
     exclusive: bool = True
     sbatch_arguments: tuple[str, ...] = ()
     allow_local_run_directory: bool = False
@@ -100,10 +103,12 @@ def build_config(
         completion=completion,
         checkpoint_iteration_file=_iteration_file(settings, run),
         interpreter=interpreter,
+        prologue=_prologue(settings, directory),
         time_limit=limit,
+        after=settings.optional_count("after"),
         thresholds=_thresholds(settings, limit),
         partition=settings.text("partition"),
-        account=settings.text("account"),
+        site_arguments=site_arguments(settings),
         exclusive=settings.switch("exclusive"),
         sbatch_arguments=sbatch_arguments,
         allow_local_run_directory=settings.switch("allow-local-run-dir"),
@@ -210,6 +215,11 @@ def _python(asked: str | None, workload: Workload | None, interpreter: str, dire
     if chosen and named and chosen != named:
         raise UsageError(f"reading the workload: it names {named}, but --python is {chosen}", hint="give one of them")
     return chosen or named or interpreter
+
+
+def _prologue(settings: Settings, directory: Path) -> Path | None:
+    given = settings.text("prologue")
+    return Path(os.path.normpath(directory / os.path.expanduser(given))) if given else None
 
 
 def _time_limit(settings: Settings) -> TimeLimit | None:

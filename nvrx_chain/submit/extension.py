@@ -7,6 +7,7 @@ comment changes. Touches: the run directory, Slurm (one squeue); changes nothing
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,22 +26,23 @@ from nvrx_chain.submit.adopt import stamped_array_jobs
 from nvrx_chain.submit.directory import DirectoryState, read_directory
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
 from nvrx_chain.submit.plan import PlannedGeneration, SubmitPlan, identity_options
+from nvrx_chain.submit.site import SITE_OPTIONS
 
 AT_WORK_SECONDS = 600.0
 """As long as a submit that is alive may take from an intent to its id: three times sbatch, each with its looks."""
 
 _HOLD = "--hold"
+_AFTER = re.compile(r",afterany:\d{1,9}\Z", re.ASCII)
 _SET_BY_SUBMIT = frozenset(
     {
-        "--account",
         "--exclusive",
         "--gpus-per-node",
         "--nodes",
         "--ntasks-per-node",
         "--output",
-        "--partition",
         "--signal",
         "--time",
+        *(f"--{name}" for name in SITE_OPTIONS),
     }
 )
 _LAST_SEQUENCE = 999_999_999
@@ -123,6 +125,7 @@ def plan_extension(request: ExtendRequest, client: SlurmClient, clock: Clock) ->
         plan=SubmitPlan(
             manifest=request.manifest,
             script=script,
+            prologue=None,
             generations=tuple(_plan_generation(request, options, sequence, held) for sequence in sequences),
         ),
         directory=directory,
@@ -166,7 +169,12 @@ def _shared_options(request: ExtendRequest, directory: DirectoryState) -> tuple[
         raise RecordError(
             f"extending chain {manifest.job_name}: {request.run.intent(sequence)} is no submission of it", part=wrong
         )
-    return tuple(word for word in intent.argv[:-1] if word != _HOLD)
+    return tuple(_without_after(word) for word in intent.argv[:-1] if word != _HOLD)
+
+
+def _without_after(word: str) -> str:
+    """The first generation may also wait for a job of somebody else, which Slurm soon forgets."""
+    return _AFTER.sub("", word) if word.startswith("--dependency=") else word
 
 
 def find_foreign(intent: SubmissionIntent, manifest: ChainManifest, stamp: str) -> str | None:
@@ -176,7 +184,7 @@ def find_foreign(intent: SubmissionIntent, manifest: ChainManifest, stamp: str) 
     script = str(RunDirectory(Path(manifest.run_directory)).script)
     if not intent.argv or intent.argv[-1] != script:
         return f"it does not end with {script}"
-    words = list(intent.argv[:-1])
+    words = [_without_after(word) for word in intent.argv[:-1]]
     identity = identity_options(
         name=manifest.job_name, shape=manifest.shape, run_directory=manifest.run_directory, stamp=stamp
     )

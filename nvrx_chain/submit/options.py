@@ -31,6 +31,7 @@ class Section(enum.Enum):
 
     SHAPE = "Shape of a generation"
     CHAIN = "Chain"
+    SITE = "What the site wants to know"
     PLACE = "Names and places"
     LAUNCH = "Launcher and workload"
     FINISH = "When is training finished"
@@ -156,6 +157,12 @@ OPTIONS: tuple[Option, ...] = (
         "Time limit of each generation, as sbatch writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.",
         "TIME",
     ),
+    _count(
+        "after",
+        Section.CHAIN,
+        "Let the first generation wait until this job has ended, however it ends.",
+        minimum=1,
+    ),
     Option(
         key="walltime-warning",
         kind=Kind.SECONDS,
@@ -166,13 +173,22 @@ OPTIONS: tuple[Option, ...] = (
         off=REQUIRED,
         metavar="SECONDS",
     ),
-    _text("partition", Section.CHAIN, "Partition to submit to; without it the cluster's default.", "NAME"),
-    _text("account", Section.CHAIN, "Account to charge; without it your default.", "NAME"),
+    _text("partition", Section.SITE, "Partition to submit to; without it the cluster's default.", "NAME"),
+    _text("account", Section.SITE, "Account to charge; without it your default.", "NAME"),
+    _text("qos", Section.SITE, "Quality of service; without it your default.", "NAME"),
+    _text("constraint", Section.SITE, "Features that every node must have, as sbatch writes them: h100&nvme.", "LIST"),
+    _text("reservation", Section.SITE, "Run in this reservation.", "NAME"),
+    _text("exclude", Section.SITE, "Nodes to keep away from: n[01-04,07].", "NODES"),
+    _text("gres", Section.SITE, "Further generic resources of each node: nvme:1. GPUs go by --gpus-per-node.", "LIST"),
+    _text("mem", Section.SITE, "Memory of each node, such as 900G; 0 takes all of it.", "SIZE"),
+    _count("cpus-per-task", Section.SITE, "Cores for the launcher of each node and its ranks.", minimum=1),
+    _text("mail-type", Section.SITE, "When Slurm sends mail: END,FAIL and the like, for each generation.", "TYPES"),
+    _text("mail-user", Section.SITE, "To whom; without it to you.", "ADDRESS"),
     Option(
         key="sbatch-arg",
         kind=Kind.WORDS,
-        section=Section.CHAIN,
-        help="A further option for sbatch, as one word: --sbatch-arg=--qos=high. May be repeated. Options that"
+        section=Section.SITE,
+        help="A further option for sbatch, as one word: --sbatch-arg=--nice=100. May be repeated. Options that"
         " would break the chain are refused.",
         default=(),
         off=(),
@@ -218,6 +234,13 @@ OPTIONS: tuple[Option, ...] = (
         Section.LAUNCH,
         "Interpreter that runs launcher and workload. Without it the one that runs nvrx-chain.",
         "PATH",
+    ),
+    _text(
+        "prologue",
+        Section.LAUNCH,
+        "Bash script that each node sources before its launcher: modules, a virtual environment, NCCL_*. It is copied"
+        " into the run directory, and its last command has to succeed.",
+        "FILE",
     ),
     _count(
         "max-restarts",
@@ -286,4 +309,5 @@ OPTIONS: tuple[Option, ...] = (
     _switch("show-config", Section.CALL, "Print each setting with its origin, and stop.", in_file=False),
     _switch("dry-run", Section.CALL, "Print what would be submitted; queue and write nothing.", in_file=False),
     _switch("json", Section.CALL, "Print data instead of text.", in_file=False),
+    _switch("parsable", Section.CALL, "Print a line per generation, JOBID or JOBID;CLUSTER.", in_file=False),
 )

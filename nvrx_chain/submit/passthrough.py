@@ -19,18 +19,25 @@ _REFUSED: dict[str, str] = {
     "cluster": "submit on the cluster itself; a chain lives on one cluster",
     "clusters": "submit on the cluster itself; a chain lives on one cluster",
     "comment": _IDENTITY,
+    "constraint": "use --constraint",
+    "cpus-per-task": "use --cpus-per-task",
     "deadline": "Slurm cancels queued generations on an estimate; use --time-limit",
     "dependency": "it would replace `singleton`, which makes one generation wait for the other; submit the chain"
     " when the other job has ended",
     "error": "standard error goes to logs/ in the run directory",
+    "exclude": "use --exclude",
     "exclusive": "use --exclusive or --no-exclusive",
     "export": "run-task needs the environment of the submit; export what you need before it",
     "export-file": "run-task needs the environment of the submit; export what you need before it",
     "gid": _IDENTITY,
     "gpus-per-node": "use --gpus-per-node",
+    "gres": "use --gres",
     "help": _NO_JOB,
     "hold": "a held generation blocks all later ones; use nvrx-chain hold",
     "job-name": "use --name",
+    "mail-type": "use --mail-type",
+    "mail-user": "use --mail-user",
+    "mem": "use --mem",
     "no-kill": "a generation that lost a node would live on without it",
     "no-requeue": _OURS,
     "nodes": "use --nodes-per-task",
@@ -44,7 +51,9 @@ _REFUSED: dict[str, str] = {
     "oversubscribe": "use --no-exclusive",
     "parsable": _OURS,
     "partition": "use --partition",
+    "qos": "use --qos",
     "requeue": "a requeued task would come back under the same id beside its successor",
+    "reservation": "use --reservation",
     "share": "use --no-exclusive",
     "signal": "use --walltime-warning",
     "test-only": _NO_JOB + "; use --dry-run",
@@ -57,6 +66,10 @@ _REFUSED: dict[str, str] = {
 }
 _SHORT = {
     "A": "account",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "q": "qos",
+    "x": "exclude",
     "a": "array",
     "D": "chdir",
     "M": "clusters",
@@ -96,7 +109,7 @@ def _refused_name(argument: str) -> str | None:
         # A bare word would be taken for the script, and what follows for its arguments.
         raise UsageError(
             f"reading --sbatch-arg {argument!r}: it is no option",
-            hint="give option and value as one word, for example --sbatch-arg=--qos=high",
+            hint="give option and value as one word, for example --sbatch-arg=--nice=100",
         )
     if argument.startswith("--"):
         return _refused_long(argument[2:].partition("=")[0])

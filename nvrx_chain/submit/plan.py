@@ -44,10 +44,11 @@ class PlannedGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitPlan:
-    """All that a submit writes to the run directory and asks of Slurm."""
+    """All that a submit writes to the run directory and asks of Slurm. `prologue` None: none is written."""
 
     manifest: ChainManifest
     script: str
+    prologue: str | None
     generations: tuple[PlannedGeneration, ...]
 
     @property
@@ -60,11 +61,12 @@ class SubmitPlan:
         return self.manifest.shape.total * self.manifest.chain_depth
 
 
-def build_plan(config: ChainConfig, submitter: Submitter, template: str) -> SubmitPlan:
-    """The plan of a whole chain, generations numbered from 1."""
+def build_plan(config: ChainConfig, submitter: Submitter, template: str, *, prologue: str | None = None) -> SubmitPlan:
+    """The plan of a whole chain, generations numbered from 1. `prologue` is the text of the script that was named."""
     return SubmitPlan(
         manifest=_manifest(config, submitter),
         script=render_script(template, script_fields(config)),
+        prologue=prologue,
         generations=tuple(plan_generation(config, sequence) for sequence in range(1, config.chain_depth + 1)),
     )
 
@@ -77,7 +79,13 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
     """
     shape, stamp = config.shape, format_comment(config.chain_id, sequence)
     argv = [
-        *identity_options(name=config.name, shape=shape, run_directory=str(config.run_directory), stamp=stamp),
+        *identity_options(
+            name=config.name,
+            shape=shape,
+            run_directory=str(config.run_directory),
+            stamp=stamp,
+            after=config.after if sequence == 1 else None,
+        ),
         f"--nodes={shape.nodes_per_task}",
         "--ntasks-per-node=1",
         f"--signal=B:USR1@{int(config.thresholds.walltime_warning)}",
@@ -89,22 +97,25 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
         argv.append(f"--time={config.time_limit.text}")
     if config.exclusive:
         argv.append("--exclusive")
-    if config.partition:
-        argv.append(f"--partition={config.partition}")
-    if config.account:
-        argv.append(f"--account={config.account}")
+    argv += config.site_arguments
     return PlannedGeneration(
         sequence=sequence, stamp=stamp, argv=(*argv, *config.sbatch_arguments, str(config.run.script))
     )
 
 
-def identity_options(*, name: str, shape: Shape, run_directory: str, stamp: str) -> tuple[str, ...]:
-    """The options that make a job a generation of its chain. Only the comment differs between two generations."""
+def identity_options(
+    *, name: str, shape: Shape, run_directory: str, stamp: str, after: int | None = None
+) -> tuple[str, ...]:
+    """The options that make a job a generation of its chain. Only the comment differs between two generations.
+
+    `after`: a job that the first one waits for besides; the later ones wait for the first.
+    """
+    also = f",afterany:{after}" if after is not None else ""
     return (
         "--parsable",
         f"--job-name={name}",
         f"--array={array_argument(shape)}",
-        "--dependency=singleton",
+        f"--dependency=singleton{also}",
         "--no-requeue",
         "--open-mode=append",
         "--export=ALL",
@@ -141,4 +152,5 @@ def _manifest(config: ChainConfig, submitter: Submitter) -> ChainManifest:
         checkpoint_iteration_file=config.checkpoint_iteration_file,
         completion=config.completion,
         thresholds=config.thresholds,
+        prologue=str(config.run.prologue) if config.prologue is not None else None,
     )

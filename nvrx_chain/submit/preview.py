@@ -18,6 +18,7 @@ from nvrx_chain.submit.entry import Entry, adopt_identity, decide_entry
 from nvrx_chain.submit.facts import SubmitFacts, gather_facts, launcher_version
 from nvrx_chain.submit.plan import SubmitPlan, Submitter, build_plan
 from nvrx_chain.submit.preflight import Problem, check_half, find_problems
+from nvrx_chain.submit.prologue import read_prologue
 from nvrx_chain.submit.render import read_template
 
 
@@ -50,7 +51,9 @@ def preview_chain(config: ChainConfig, client: SlurmClient, clock: Clock, *, dry
     half = facts.directory.manifest if entry is Entry.COMPLETE else None
     if half is not None:
         config = adopt_identity(config, half)
-    plan = build_plan(config, _submitter(config, facts, clock), read_template())
+    plan = build_plan(
+        config, _submitter(config, facts, clock), read_template(), prologue=read_prologue(config.prologue)
+    )
     if half is not None:
         problems = (*check_half(plan, facts.directory), *problems)
     return SubmitPreview(plan=plan, entry=entry, directory=facts.directory, uid=uid, problems=problems)

@@ -8,6 +8,12 @@ from nvrx_chain.submit.chain import SubmitResult
 from nvrx_chain.submit.show import render_json
 
 
+def render_parsable(result: SubmitResult) -> str:
+    """One line per generation, as `sbatch --parsable` prints it."""
+    cluster = f";{result.cluster}" if result.cluster else ""
+    return "\n".join(f"{job}{cluster}" for job in result.array_job_ids)
+
+
 def render_result(result: SubmitResult, *, as_json: bool) -> str:
     """The queued chain, and what one types next."""
     if as_json:

@@ -53,6 +53,9 @@ def claim_directory(plan: SubmitPlan) -> None:
 def write_script(plan: SubmitPlan) -> None:
     """The script as submitted. Jobs in the queue have their own copy, so replacing it changes none of them."""
     write_atomic(plan.run.script, plan.script.encode(), mode=_MODE)
+    if plan.prologue is not None:
+        # It may hold keys.
+        write_atomic(plan.run.prologue, plan.prologue.encode(), mode=0o600)
 
 
 def move_to_history(run: RunDirectory, label: str) -> Path | None:

@@ -167,7 +167,7 @@ def ended_generation(job: int) -> GenerationRecord:
         ({"hot_spares": "0"}, "shape"),
         ({"chain_depth": "4"}, "chain_depth"),
         ({"name": "other"}, "job_name"),
-        ({"sbatch_arg": ("--qos=high",)}, "sbatch options"),
+        ({"sbatch_arg": ("--nice=100",)}, "sbatch options"),
         ({"max_restarts": "9"}, "launcher"),
     ],
 )

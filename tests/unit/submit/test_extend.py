@@ -115,12 +115,20 @@ def test_the_chain_goes_on_where_its_submissions_end(site: Site) -> None:
 
 
 def test_only_the_comment_differs_from_the_newest_submission(site: Site) -> None:
-    site.submit(time_limit="2:00:00", account="a b", sbatch_arg=("--qos=high",), gpus_per_node="8")
+    site.submit(time_limit="2:00:00", account="a b", qos="high", sbatch_arg=("--nice=100",), gpus_per_node="8")
     extend(site)
     *_, old, new = sent(site)
     assert len(old) == len(new)
     assert set(new) ^ set(old) == {f"--comment={stamp}" for stamp in stamps(3, 4)}
     assert new[-1] == str(site.run.script)
+
+
+def test_a_further_generation_waits_for_its_predecessor_and_for_nobody_else(site: Site) -> None:
+    site.submit(chain_depth="1", after="4711")
+    extend(site)
+    old, new = sent(site)
+    assert "--dependency=singleton,afterany:4711" in old
+    assert "--dependency=singleton" in new
 
 
 def test_a_second_extend_goes_on_after_the_first(site: Site) -> None:

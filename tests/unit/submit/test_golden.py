@@ -42,7 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "nasty-directory": {
         "run_dir": f"/data/{NASTY}",
-        "sbatch_arg": ("--qos=high", "--mail-user=a b"),
+        "sbatch_arg": ("--licenses=a b", "--nice=100"),
         "account": "phys",
         "done_file": "DONE",
     },

@@ -73,8 +73,14 @@ def test_optional_options_appear_when_they_are_asked_for() -> None:
 
 
 def test_further_options_come_after_ours_and_before_the_script() -> None:
-    argv = make_plan(make_config(sbatch_arg=("--qos=high", "-c8"))).generations[0].argv
-    assert argv[-3:-1] == ("--qos=high", "-c8")
+    argv = make_plan(make_config(sbatch_arg=("--nice=100", "-v"))).generations[0].argv
+    assert argv[-3:-1] == ("--nice=100", "-v")
+
+
+def test_only_the_first_generation_waits_for_a_job_of_somebody_else() -> None:
+    generations = make_plan(make_config(after="4711")).generations
+    waits = [word for one in generations for word in one.argv if word.startswith("--dependency=")]
+    assert waits == ["--dependency=singleton,afterany:4711", *["--dependency=singleton"] * (len(generations) - 1)]
 
 
 def test_generations_differ_in_their_stamp_only() -> None:

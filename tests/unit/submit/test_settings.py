@@ -113,8 +113,8 @@ def test_a_switch_takes_no_other_word(tmp_path: Path) -> None:
 
 
 def test_words_of_a_variable_are_split_as_a_shell_does(tmp_path: Path) -> None:
-    settings = read(tmp_path, {"NVRX_SBATCH_ARG": "--qos=high '--mail-user=a b'"})
-    assert settings.words("sbatch-arg") == ("--qos=high", "--mail-user=a b")
+    settings = read(tmp_path, {"NVRX_SBATCH_ARG": "--nice=100 '--licenses=a b'"})
+    assert settings.words("sbatch-arg") == ("--nice=100", "--licenses=a b")
     with pytest.raises(UsageError, match="--sbatch-arg"):
         read(tmp_path, {"NVRX_SBATCH_ARG": "'open"})
 
@@ -122,11 +122,11 @@ def test_words_of_a_variable_are_split_as_a_shell_does(tmp_path: Path) -> None:
 def test_the_file_takes_lists_tables_and_numbers(tmp_path: Path) -> None:
     write_file(
         tmp_path,
-        'sbatch-arg = ["--qos=high"]\ncommand = ["train.py", "--x"]\nwalltime-warning = 60\ntime-limit = 90\n'
+        'sbatch-arg = ["--nice=100"]\ncommand = ["train.py", "--x"]\nwalltime-warning = 60\ntime-limit = 90\n'
         "exclusive = false\n[threshold]\ndrain = 20\n",
     )
     settings = read(tmp_path)
-    assert settings.words("sbatch-arg") == ("--qos=high",)
+    assert settings.words("sbatch-arg") == ("--nice=100",)
     assert settings.words("command") == ("train.py", "--x")
     assert settings.seconds("walltime-warning") == 60.0
     assert settings.text("time-limit") == "90"
