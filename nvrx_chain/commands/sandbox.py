@@ -57,6 +57,9 @@ def sandbox() -> None:
 @click.option(
     "--kill-on-bad-exit", default=_DEFAULTS.kill_on_bad_exit, show_default=True, help="Slurm's KillOnBadExit, 0 or 1."
 )
+@click.option(
+    "--network", is_flag=True, help="A network of its own for each node, on a private bridge, so that it can be cut."
+)
 @click.option("--private-jobs", is_flag=True, help="Slurm's PrivateData=jobs: users see their own jobs only.")
 @_json_option
 def up(as_json: bool, kill_wait: int, slurmd_timeout: int, **options: Any) -> None:

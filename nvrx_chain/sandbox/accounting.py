@@ -47,7 +47,11 @@ def _start_database(site: Site) -> None:
 
 def _start_database_daemon(site: Site) -> None:
     place, ports = site.place, site.state.ports
-    write_atomic(place.runtime / "slurmdbd.conf", render.render_slurmdbd_conf(place, ports).encode(), mode=0o600)
+    write_atomic(
+        place.runtime / "slurmdbd.conf",
+        render.render_slurmdbd_conf(site.state.config, place, ports).encode(),
+        mode=0o600,
+    )
     argv = (site.programs["slurmdbd"], "-D")
     site.start(
         [DaemonSpec(name=DATABASE_DAEMON, argv=argv, log=place.log("slurmdbd.out"))],
@@ -57,6 +61,6 @@ def _start_database_daemon(site: Site) -> None:
     def answers() -> bool:
         site.require_running(DATABASE_DAEMON)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            return probe.connect_ex(("127.0.0.1", ports.database_daemon or 0)) == 0
+            return probe.connect_ex((site.addresses.controller, ports.database_daemon or 0)) == 0
 
     wait_until(site.clock, answers, _START_SECONDS, doing=f"starting {DATABASE_DAEMON}", wanted="an answer")

@@ -19,7 +19,7 @@ from nvrx_chain.clock import Clock
 from nvrx_chain.errors import SandboxError
 from nvrx_chain.records.files import write_atomic
 from nvrx_chain.sandbox import render
-from nvrx_chain.sandbox.config import CONTROLLER, MUNGE, Place
+from nvrx_chain.sandbox.config import CONTROLLER, MUNGE, Addresses, Place, SandboxConfig
 from nvrx_chain.sandbox.controller import Controller
 from nvrx_chain.sandbox.processes import Daemon, DaemonSpec, start_daemons, wait_until
 from nvrx_chain.sandbox.procfs import find_process, read_environment
@@ -58,6 +58,10 @@ class Site:
             "SLURM_CONF": str(self.place.slurm_conf),
             ID_VARIABLE: self.state.sandbox_id,
         }
+
+    @property
+    def addresses(self) -> Addresses:
+        return self.place.addresses(self.state.config)
 
     @property
     def controller(self) -> Controller:
@@ -107,10 +111,11 @@ def require_outside(state: SandboxState, doing: str) -> None:
         raise SandboxError(f"{doing}: this is one of its nodes", hint="run it outside the sandbox's jobs")
 
 
-def check_namespaces(programs: Mapping[str, str], path: str) -> None:
+def check_namespaces(config: SandboxConfig, programs: Mapping[str, str], path: str) -> None:
     """Raises SandboxError unless this machine lets us make nodes: being root is not enough in most containers."""
+    network = ("--net",) if config.network else ()
     try:
-        probe = (programs["unshare"], *_NAMESPACES, programs["mount"], "--bind", "/etc/hosts", "/etc/hosts")
+        probe = (programs["unshare"], *network, *_NAMESPACES, programs["mount"], "--bind", "/etc/hosts", "/etc/hosts")
         run(probe, environ={"PATH": path}, timeout_seconds=_PROBE_SECONDS, doing="making a namespace")
     except SandboxError as error:
         raise SandboxError(
@@ -149,8 +154,18 @@ def _make_directories(place: Place, *, gpus: int) -> None:
         # Another user's job runs its script from the spool directory, whatever our umask is.
         (place.runtime / name).chmod(0o755)
     place.private.mkdir(mode=0o700)
+    if not place.shared.is_dir():
+        place.shared.mkdir()
+        # As a scratch file system: every user may have a directory of his own in it.
+        place.shared.chmod(0o1777)
     for index in range(gpus):
         (place.devices / f"gpu{index}").symlink_to("/dev/null")
+
+
+def enter_network(site: Site, node: str) -> tuple[str, ...]:
+    """The words before a command that runs in the network of a node."""
+    namespace = site.addresses.namespace(site.state.config.node_index(node))
+    return (site.programs["ip"], "netns", "exec", namespace)
 
 
 def start_munge(site: Site) -> None:
@@ -191,7 +206,7 @@ def start_controller(site: Site) -> None:
     def answers() -> bool:
         site.require_running(CONTROLLER)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            return probe.connect_ex(("127.0.0.1", site.state.ports.controller)) == 0
+            return probe.connect_ex((site.addresses.controller, site.state.ports.controller)) == 0
 
     wait_until(site.clock, answers, _START_SECONDS, doing=f"starting {CONTROLLER}", wanted="an answer")
 
@@ -208,10 +223,13 @@ def start_nodes(site: Site, nodes: Sequence[str]) -> None:
 
 def _node_spec(site: Site, node: str) -> DaemonSpec:
     place, programs = site.place, site.programs
-    words = (node, place.hosts_file, programs["slurmd"], place.slurm_conf, place.stepd_script)
+    words = (node, place.hosts_file, programs["slurmd"], place.slurm_conf, place.stepd_script, place.shared)
     inner = (str(place.node_script), *(str(word) for word in words))
+    outer = enter_network(site, node) if site.state.config.network else ()
     return DaemonSpec(
-        name=node_daemon(node), argv=(programs["unshare"], *_NAMESPACES, *inner), log=place.log(node_daemon(node))
+        name=node_daemon(node),
+        argv=(*outer, programs["unshare"], *_NAMESPACES, *inner),
+        log=place.log(node_daemon(node)),
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from nvrx_chain.clock import Clock, SystemClock
 from nvrx_chain.errors import SandboxError, Unobserved
-from nvrx_chain.sandbox import bringup, controller_faults, job_faults, node_faults, teardown
+from nvrx_chain.sandbox import bringup, controller_faults, job_faults, network, node_faults, teardown
 from nvrx_chain.sandbox.accounting import start_accounting
 from nvrx_chain.sandbox.bringup import Site
 from nvrx_chain.sandbox.config import Place, SandboxConfig
@@ -49,8 +49,8 @@ class Sandbox:
         clock = clock or SystemClock()
         bringup.require_root("starting a sandbox")
         path = search_path(os.environ)
-        programs = locate(path, accounting=config.accounting)
-        bringup.check_namespaces(programs, path)
+        programs = locate(path, accounting=config.accounting, network=config.network)
+        bringup.check_namespaces(config, programs, path)
         config = dataclasses.replace(config, directory=config.directory.resolve())
         with claim(config, clock, uuid.uuid4().hex) as (place, state):
             site = Site(place=place, state=state, programs=programs, path=path, clock=clock)
@@ -59,6 +59,7 @@ class Sandbox:
             except BaseException:
                 # Also on Ctrl-C: half a cluster is of no use and would keep ports.
                 teardown.end_processes(site.state, clock)
+                network.remove_network(place, path)
                 teardown.remove_files(place, created_directory=state.created_directory, keep_logs=False)
                 raise
         return cls(place, site.state, clock)
@@ -82,6 +83,11 @@ class Sandbox:
     @property
     def slurm_conf(self) -> Path:
         return self._place.slurm_conf
+
+    @property
+    def shared(self) -> Path:
+        """A directory that stands for the shared file system: `slow-disk` and `cut-node` take it from nodes."""
+        return self._place.shared
 
     @property
     def logs(self) -> Path:
@@ -174,7 +180,7 @@ class Sandbox:
             raise SandboxGone(f"{doing}: the sandbox is gone", part=str(self.directory))
         bringup.require_outside(state, doing)
         self._state = state
-        programs = locate(self._path, accounting=state.config.accounting)
+        programs = locate(self._path, accounting=state.config.accounting, network=state.config.network)
         return Site(place=self._place, state=state, programs=programs, path=self._path, clock=self._clock)
 
     @contextlib.contextmanager
@@ -225,6 +231,7 @@ def _end_place(
     bringup.require_outside(state, "ending a sandbox")
     killed = _end_jobs(place, state, clock, grace_seconds)
     count = teardown.end_processes(state, clock)
+    network.remove_network(place, search_path(os.environ))
     teardown.remove_files(place, created_directory=state.created_directory, keep_logs=keep_logs)
     return DownReport(directory=place.directory, was_there=True, jobs_killed=killed, processes_ended=count)
 
@@ -244,6 +251,8 @@ def _end_jobs(place: Place, state: SandboxState, clock: Clock, grace_seconds: fl
 
 def _start(site: Site) -> None:
     bringup.prepare_files(site)
+    if site.state.config.network:
+        network.start_network(site)
     bringup.start_munge(site)
     if site.state.config.accounting:
         start_accounting(site)

@@ -9,6 +9,7 @@ name.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class SandboxConfig:
     max_array_size: int = 1001
     kill_on_bad_exit: int = 0
     private_jobs: bool = False
+    network: bool = False
 
     def __post_init__(self) -> None:
         _require_directory(self.directory)
@@ -49,6 +51,10 @@ class SandboxConfig:
         _require(3 <= self.slurmd_timeout_seconds <= 65535, "slurmd-timeout", self.slurmd_timeout_seconds, "3 to 65535")
         _require(1 <= self.max_array_size <= 4_000_001, "max-array-size", self.max_array_size, "1 to 4000001")
         _require(self.kill_on_bad_exit in (0, 1), "kill-on-bad-exit", self.kill_on_bad_exit, "0 or 1")
+
+    def node_index(self, node: str) -> int:
+        """The number of a node, from 1."""
+        return self.node_names.index(node) + 1
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -93,8 +99,42 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Addresses and names in the network of one sandbox; no two sandboxes share any. Nodes count from 1.
+
+    Without a network of its own a node has a loopback address. The private network lies in 198.18.0.0/15, which is set
+    aside for tests (RFC 2544), so it hides nothing that a site uses. A device name holds 15 bytes.
+    """
+
+    slot: int
+    network: bool
+
+    @property
+    def controller(self) -> str:
+        return f"198.18.{self.slot}.254" if self.network else "127.0.0.1"
+
+    def node(self, index: int) -> str:
+        return f"198.18.{self.slot}.{index}" if self.network else f"127.0.{self.slot}.{index}"
+
+    @property
+    def bridge(self) -> str:
+        return f"nvrx{self.slot}"
+
+    def host_end(self, index: int) -> str:
+        """This machine's end of a node's cable."""
+        return f"nvrx{self.slot}n{index}"
+
+    def namespace(self, index: int) -> str:
+        return f"nvrx{self.slot}-n{index}"
+
+    def owns(self, name: str) -> bool:
+        """Whether a device or a network namespace of this name is this sandbox's."""
+        return re.fullmatch(rf"nvrx{self.slot}(-?n[0-9]+)?", name) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Every path of a sandbox. `slot` is its number on this machine, which also makes its node addresses distinct."""
+    """Every path of a sandbox. `slot` is its number on this machine, which also makes its addresses distinct."""
 
     runtime: Path
     slot: int
@@ -151,6 +191,15 @@ class Place:
         return self.runtime / "slurmstepd.sh"
 
     @property
+    def shared(self) -> Path:
+        """What stands for the shared file system: each node reaches it through a mount of its own, which can stall."""
+        return self.directory / "shared"
+
+    @property
+    def network_script(self) -> Path:
+        return self.runtime / "network.ip"
+
+    @property
     def devices(self) -> Path:
         return self.runtime / "dev"
 
@@ -158,9 +207,9 @@ class Place:
     def logs(self) -> Path:
         return self.data_link / "log"
 
-    def node_address(self, index: int) -> str:
-        """The address of node `index` (from 1): loopback, and of no other node and no other sandbox here."""
-        return f"127.0.{self.slot}.{index}"
+    def addresses(self, config: SandboxConfig) -> Addresses:
+        """Who has which address, and what the devices of the private network are called."""
+        return Addresses(slot=self.slot, network=config.network)
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"

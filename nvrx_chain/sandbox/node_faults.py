@@ -185,10 +185,10 @@ def _state_with(site: Site, node: str, word: str) -> str | None:
 
 
 def _port_answers(site: Site, node: str) -> bool:
-    index = site.state.config.node_names.index(node)
+    index = site.state.config.node_index(node)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((site.place.node_address(index + 1), site.state.ports.nodes[index])) == 0
+        return probe.connect_ex((site.addresses.node(index), site.state.ports.nodes[index - 1])) == 0
 
 
 def _slurmds(site: Site, view: NodeView) -> tuple[Process, ...]:

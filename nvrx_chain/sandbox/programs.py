@@ -29,6 +29,7 @@ _PACKAGES = {
     "munged": "munge",
     "unshare": "util-linux",
     "setsid": "util-linux",
+    "nsenter": "util-linux",
     "mount": "mount",
     "hostname": "hostname",
     "bash": "bash",
@@ -39,6 +40,7 @@ _ACCOUNTING_PACKAGES = {
     "mariadbd": "mariadb-server",
     "mariadb-install-db": "mariadb-server",
 }
+_NETWORK_PACKAGES = {"ip": "iproute2"}
 
 
 def search_path(environ: Mapping[str, str]) -> str:
@@ -47,12 +49,12 @@ def search_path(environ: Mapping[str, str]) -> str:
     return os.pathsep.join([*given, *(entry for entry in _SYSTEM_PATH if entry not in given)])
 
 
-def locate(path: str, *, accounting: bool) -> dict[str, str]:
+def locate(path: str, *, accounting: bool, network: bool = False) -> dict[str, str]:
     """The absolute path of every program that a sandbox needs.
 
     Raises SandboxError that names what is missing and the apt-get command that brings it.
     """
-    packages = _PACKAGES | (_ACCOUNTING_PACKAGES if accounting else {})
+    packages = _PACKAGES | (_ACCOUNTING_PACKAGES if accounting else {}) | (_NETWORK_PACKAGES if network else {})
     found = {name: shutil.which(name, path=path) for name in packages}
     missing = sorted(name for name, where in found.items() if where is None)
     if missing:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shlex
 
-from nvrx_chain.sandbox.config import Place, Ports, SandboxConfig
+from nvrx_chain.sandbox.config import Addresses, Place, Ports, SandboxConfig
 
 _SLURM_CONF = """\
 ClusterName=sandbox
-SlurmctldHost=localhost(127.0.0.1)
+SlurmctldHost=localhost({controller_address})
 SlurmctldPort={controller_port}
 SlurmUser=root
 SlurmdUser=root
@@ -50,12 +50,13 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 def render_slurm_conf(config: SandboxConfig, place: Place, ports: Ports) -> str:
     """slurm.conf. `config_overrides`, since the virtual nodes claim more CPUs than the machine has."""
     return _SLURM_CONF.format(
+        controller_address=place.addresses(config).controller,
         controller_port=ports.controller,
         munge_socket=place.munge_socket,
         data=place.data_link,
         runtime=place.runtime,
         logs=place.logs,
-        accounting=_accounting_lines(place, ports),
+        accounting=_accounting_lines(config, place, ports),
         max_array_size=config.max_array_size,
         kill_wait=config.kill_wait_seconds,
         kill_on_bad_exit=config.kill_on_bad_exit,
@@ -67,20 +68,21 @@ def render_slurm_conf(config: SandboxConfig, place: Place, ports: Ports) -> str:
 
 def _node_lines(config: SandboxConfig, place: Place, ports: Ports) -> list[str]:
     gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
+    addresses = place.addresses(config)
     return [
-        f"NodeName={name} NodeHostname={name} NodeAddr={place.node_address(index)} Port={port}"
+        f"NodeName={name} NodeHostname={name} NodeAddr={addresses.node(index)} Port={port}"
         f" CPUs={config.cpus_per_node} RealMemory=64000{gres} State=UNKNOWN"
         for index, (name, port) in enumerate(zip(config.node_names, ports.nodes, strict=True), start=1)
     ]
 
 
-def _accounting_lines(place: Place, ports: Ports) -> str:
+def _accounting_lines(config: SandboxConfig, place: Place, ports: Ports) -> str:
     if ports.database_daemon is None:
         return "AccountingStorageType=accounting_storage/none"
     return "\n".join(
         (
             "AccountingStorageType=accounting_storage/slurmdbd",
-            "AccountingStorageHost=localhost",
+            f"AccountingStorageHost={place.addresses(config).controller if config.network else 'localhost'}",
             f"AccountingStoragePort={ports.database_daemon}",
             # Without it 22.05 asks the machine's own munge, and the controller dies without a list of TRES.
             f"AccountingStoragePass={place.munge_socket}",
@@ -102,13 +104,13 @@ def render_cgroup_conf() -> str:
     return "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/nonexistent\n"
 
 
-def render_slurmdbd_conf(place: Place, ports: Ports) -> str:
+def render_slurmdbd_conf(config: SandboxConfig, place: Place, ports: Ports) -> str:
     """slurmdbd.conf. It must lie beside slurm.conf, be of mode 600 and belong to SlurmUser."""
     return f"""\
 AuthType=auth/munge
 AuthInfo=socket={place.munge_socket}
 DbdHost=localhost
-DbdAddr=127.0.0.1
+DbdAddr={place.addresses(config).controller}
 DbdPort={ports.database_daemon}
 SlurmUser=root
 LogFile={place.log("slurmdbd")}
@@ -143,17 +145,20 @@ def render_hosts(config: SandboxConfig, place: Place, host_file: str) -> str:
 
     One name or one address for all nodes would make launchers take them for one machine.
     """
-    own = [f"{place.node_address(index)} {name}" for index, name in enumerate(config.node_names, start=1)]
+    addresses = place.addresses(config)
+    own = [f"{addresses.node(index)} {name}" for index, name in enumerate(config.node_names, start=1)]
     return "\n".join((host_file.rstrip("\n"), *own)) + "\n"
 
 
 _NODE_SCRIPT = """\
 #!/bin/bash
 # The first process of a virtual node. Runs in the node's own UTS, PID and mount namespaces.
-# usage: node.sh NAME HOSTS_FILE SLURMD SLURM_CONF SLURMSTEPD
+# usage: node.sh NAME HOSTS_FILE SLURMD SLURM_CONF SLURMSTEPD SHARED
 set -eu
 hostname "$1"
 mount --bind "$2" /etc/hosts
+# A mount of its own for what stands for the shared file system: it can stall here and go on elsewhere.
+mount --bind "$6" "$6"
 # In the foreground, since a command started with & ignores SIGINT, and so would every job. It may fail: a machine
 # outlives its slurmd. While bash waits for it or for the sleep, it collects orphans like the init of a machine.
 "$3" -D -N "$1" -f "$4" -d "$5" || echo "slurmd of $1 ended: $?"
@@ -161,6 +166,29 @@ while :; do
     sleep infinity
 done
 """
+
+
+def render_network(config: SandboxConfig, place: Place) -> str:
+    """What `ip -batch` makes of this machine: a bridge, and for each node a namespace with a cable into the bridge."""
+    addresses = place.addresses(config)
+    lines = [
+        f"link add {addresses.bridge} type bridge",
+        f"address add {addresses.controller}/24 dev {addresses.bridge}",
+        f"link set {addresses.bridge} up",
+    ]
+    for index in range(1, config.nodes + 1):
+        end, namespace = addresses.host_end(index), addresses.namespace(index)
+        lines += [
+            f"netns add {namespace}",
+            f"link add {end} type veth peer name eth0 netns {namespace}",
+            f"link set {end} master {addresses.bridge} up",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def render_node_network(addresses: Addresses, index: int) -> str:
+    """What `ip -batch` makes inside the namespace of a node."""
+    return f"link set lo up\naddress add {addresses.node(index)}/24 dev eth0\nlink set eth0 up\n"
 
 
 def render_node_script() -> str:

@@ -103,7 +103,7 @@ def _node_status(site: Site, name: str, slurm_state: str | None) -> NodeStatus:
     slurmds: list[Process | None] = [*view.slurmds(site.programs["slurmd"])] if view else []
     return NodeStatus(
         name=name,
-        address=site.place.node_address(site.state.config.node_names.index(name) + 1),
+        address=site.addresses.node(site.state.config.node_index(name)),
         machine=_state_of(inside or [outer]),
         slurmd=_state_of(slurmds),
         slurm_state=slurm_state,

@@ -92,6 +92,9 @@ def remove_files(place: Place, *, created_directory: bool, keep_logs: bool) -> N
             shutil.rmtree(place.runtime)
     except OSError as error:
         raise SandboxError(f"removing a sandbox: {error.strerror}", part=str(error.filename)) from error
+    # What users left on the shared file system is theirs.
+    with contextlib.suppress(OSError):
+        place.shared.rmdir()
     if created_directory and not keep_logs:
         # Somebody else's files may be in it by now.
         with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvrx_chain.errors import UsageError
-from nvrx_chain.sandbox.config import Place, Ports, SandboxConfig, default_directory
+from nvrx_chain.sandbox.config import Addresses, Place, Ports, SandboxConfig, default_directory
 from nvrx_chain.sandbox.record import REGISTER
 
 DIRECTORY = Path("/somewhere")
@@ -56,9 +56,20 @@ def test_socket_paths_fit_whatever_the_directory_is_called() -> None:
 
 def test_no_two_nodes_of_two_sandboxes_share_an_address() -> None:
     places = [Place(runtime=REGISTER / str(slot), slot=slot, directory=DIRECTORY) for slot in (10, 11, 249)]
-    addresses = [place.node_address(index) for place in places for index in range(1, 251)]
-    assert len(set(addresses)) == len(addresses)
-    assert not {"127.0.0.1", "127.0.1.1"} & set(addresses)
+    for network in (False, True):
+        config = SandboxConfig(directory=DIRECTORY, network=network)
+        addresses = [place.addresses(config).node(index) for place in places for index in range(1, 251)]
+        assert len(set(addresses)) == len(addresses)
+        own = {place.addresses(config).controller for place in places}
+        assert not {"127.0.0.1", "127.0.1.1", *own} & set(addresses)
+
+
+def test_no_device_of_one_sandbox_is_taken_for_one_of_another() -> None:
+    one, ten = Addresses(slot=1, network=True), Addresses(slot=10, network=True)
+    names = [ten.bridge, ten.host_end(250), ten.namespace(250)]
+    assert all(len(name) <= 15 for name in [*names, Addresses(slot=249, network=True).host_end(250)])
+    assert all(ten.owns(name) and not one.owns(name) for name in names)
+    assert not any(ten.owns(name) for name in ("eth0", "nvrx10x", "xnvrx10", "nvrx10n", "nvrx100", "nvrx100n1"))
 
 
 def test_all_ports_are_counted() -> None:

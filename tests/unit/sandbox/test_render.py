@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 from pathlib import Path
@@ -25,6 +26,7 @@ FULL = SandboxConfig(
     max_array_size=101,
     kill_on_bad_exit=1,
 )
+NETWORK = dataclasses.replace(FULL, network=True)
 FULL_PORTS = Ports(controller=20010, nodes=(20011, 20013, 20014), database_daemon=20015)
 
 RENDERED = {
@@ -33,7 +35,12 @@ RENDERED = {
     "small.gres.conf": render.render_gres_conf(SMALL, PLACE),
     "full.gres.conf": render.render_gres_conf(FULL, PLACE),
     "cgroup.conf": render.render_cgroup_conf(),
-    "full.slurmdbd.conf": render.render_slurmdbd_conf(PLACE, FULL_PORTS),
+    "full.slurmdbd.conf": render.render_slurmdbd_conf(FULL, PLACE, FULL_PORTS),
+    "network.slurm.conf": render.render_slurm_conf(NETWORK, PLACE, FULL_PORTS),
+    "network.slurmdbd.conf": render.render_slurmdbd_conf(NETWORK, PLACE, FULL_PORTS),
+    "network.hosts": render.render_hosts(NETWORK, PLACE, "127.0.0.1 localhost\n"),
+    "network.ip": render.render_network(NETWORK, PLACE),
+    "network.n2.ip": render.render_node_network(PLACE.addresses(NETWORK), 2),
     "full.mariadb.cnf": render.render_database_conf(PLACE),
     "small.hosts": render.render_hosts(SMALL, PLACE, "127.0.0.1 localhost\n10.0.0.5 login\n"),
     "node.sh": render.render_node_script(),
