@@ -161,8 +161,49 @@ def drain_node(node: str, directory: Path, as_json: bool) -> None:
 @_directory_option
 @_json_option
 def revive_node(node: str, directory: Path, as_json: bool) -> None:
-    """Bring NODE back into service: power it on, thaw it, resume it, whichever it needs."""
+    """Bring NODE back into service: heal it, power it on, thaw it, resume it, whichever it needs."""
     _print(Sandbox.open(directory).revive_node(node), as_json, _fault_text)
+
+
+@sandbox.command()
+@click.argument("node")
+@click.option("--keep-disk", is_flag=True, help="Cut the network only; the shared directory goes on.")
+@_directory_option
+@_json_option
+def cut_node(node: str, keep_disk: bool, directory: Path, as_json: bool) -> None:
+    """Cut NODE off: nothing on it ends, it answers nothing, and its shared directory hangs. Needs `up --network`."""
+    _print(Sandbox.open(directory).cut_node(node, keep_disk=keep_disk), as_json, _fault_text)
+
+
+@sandbox.command()
+@click.argument("node")
+@_directory_option
+@_json_option
+def isolate_from_controller(node: str, directory: Path, as_json: bool) -> None:
+    """Keep NODE and slurmctld from each other; it reaches its peers and the disk. Needs `up --network`."""
+    _print(Sandbox.open(directory).isolate_from_controller(node), as_json, _fault_text)
+
+
+@sandbox.command()
+@click.argument("node", required=False)
+@click.option("--all", "every", is_flag=True, help="Every node that runs.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), required=True, help="For how long.")
+@_directory_option
+@_json_option
+def slow_disk(node: str | None, every: bool, seconds: float, directory: Path, as_json: bool) -> None:
+    """Let the shared directory of NODE stall: whoever opens something in it waits."""
+    if (node is None) is not every:
+        raise click.UsageError("name one NODE, or --all")
+    _print(Sandbox.open(directory).slow_disk(node, seconds=seconds), as_json, _fault_text)
+
+
+@sandbox.command()
+@click.argument("node")
+@_directory_option
+@_json_option
+def heal_node(node: str, directory: Path, as_json: bool) -> None:
+    """Undo a cut, an isolation and a stalled disk of NODE, whichever there are."""
+    _print(Sandbox.open(directory).heal_node(node), as_json, _fault_text)
 
 
 @sandbox.command("kill-task-0")
@@ -223,9 +264,9 @@ def _status_text(status: SandboxStatus) -> str:
     lines += [f"  {daemon.name:<10} {daemon.state.value:<8} pid {daemon.pid}" for daemon in status.daemons]
     for node in status.nodes:
         seen = node.slurm_state or "?"
-        lines.append(
-            f"  {node.name:<10} {node.machine.value:<8} {node.address:<14} slurmd {node.slurmd.value:<8} Slurm: {seen}"
-        )
+        faults = f"  ({', '.join(node.faults)})" if node.faults else ""
+        words = (f"{node.machine.value:<8}", f"{node.address:<14}", f"slurmd {node.slurmd.value:<8}")
+        lines.append(f"  {node.name:<10} {' '.join(words)} Slurm: {seen}{faults}")
     if status.no_answer:
         lines.append(f"  Slurm was not asked: {status.no_answer}")
     return "\n".join(lines)

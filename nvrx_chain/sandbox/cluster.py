@@ -16,12 +16,22 @@ import msgspec
 
 from nvrx_chain.clock import Clock, SystemClock
 from nvrx_chain.errors import SandboxError, Unobserved
-from nvrx_chain.sandbox import bringup, controller_faults, job_faults, network, node_faults, teardown
+from nvrx_chain.sandbox import (
+    bringup,
+    controller_faults,
+    disk_faults,
+    job_faults,
+    network,
+    network_faults,
+    node_faults,
+    teardown,
+)
 from nvrx_chain.sandbox.accounting import start_accounting
 from nvrx_chain.sandbox.bringup import Site
 from nvrx_chain.sandbox.config import Place, SandboxConfig
 from nvrx_chain.sandbox.faults import FaultReport
 from nvrx_chain.sandbox.job_faults import BatchScope
+from nvrx_chain.sandbox.members import find_node
 from nvrx_chain.sandbox.programs import locate, search_path
 from nvrx_chain.sandbox.record import SandboxGone, SandboxState, claim, find_place, hold_lock, read_state
 from nvrx_chain.sandbox.status import SandboxStatus, read_status
@@ -152,6 +162,25 @@ class Sandbox:
         """A node is powered on, thawed or resumed, whichever it needs, and in service when this returns."""
         with self._changing("reviving a node") as site:
             return node_faults.revive_node(site, node)
+
+    def cut_node(self, node: str, *, keep_disk: bool = False) -> FaultReport:
+        """A node falls silent: its cable is cut, and unless `keep_disk` its shared directory hangs. Nothing ends."""
+        with self._changing("cutting a node") as site:
+            return network_faults.cut_node(site, node, keep_disk=keep_disk)
+
+    def isolate_from_controller(self, node: str) -> FaultReport:
+        """A node and slurmctld do not reach each other; it reaches its peers and the disk."""
+        return network_faults.isolate_from_controller(self._site("isolating a node"), node)
+
+    def slow_disk(self, node: str | None, *, seconds: float) -> FaultReport:
+        """The shared directory of a node, None for all that run, stalls for so long."""
+        with self._changing("slowing the disk") as site:
+            running = [name for name in self.node_names if find_node(site.state, name)]
+            return disk_faults.slow_disk(site, running if node is None else [node], seconds)
+
+    def heal_node(self, node: str) -> FaultReport:
+        """Undo a cut, an isolation and a stalled disk, whichever there are."""
+        return network_faults.heal_node(self._site("healing a node"), node)
 
     def kill_task_0(self, array_job_id: int, *, scope: BatchScope = BatchScope.SHELL) -> FaultReport:
         """SIGKILL in the batch step of array task 0, of its shell unless `scope` says otherwise; the node lives on."""

@@ -34,6 +34,10 @@ class FaultKind(enum.Enum):
     START_CONTROLLER = "start-controller"
     DRAIN_NODE = "drain-node"
     REVIVE_NODE = "revive-node"
+    CUT_NODE = "cut-node"
+    ISOLATE_NODE = "isolate-from-controller"
+    SLOW_DISK = "slow-disk"
+    HEAL_NODE = "heal-node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,14 @@ def find_node(state: SandboxState, node: str) -> NodeView | None:
     return NodeView(name=node, outer=outer, namespace=namespace, inside=_living_in({namespace}))
 
 
+def require_node(state: SandboxState, node: str) -> NodeView:
+    """The live node. Raises SandboxError when it is off."""
+    view = find_node(state, node)
+    if view is None:
+        raise SandboxError(f"looking for node {node}: it is off", hint="revive-node starts it")
+    return view
+
+
 def find_members(state: SandboxState) -> tuple[Process, ...]:
     """Every live process of the sandbox, nodes and jobs included."""
     recorded = {daemon.id for daemon in state.daemons}

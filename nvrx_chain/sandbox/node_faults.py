@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from nvrx_chain.errors import SandboxError
 from nvrx_chain.sandbox.bringup import Site, node_daemon, start_nodes
 from nvrx_chain.sandbox.faults import FaultKind, FaultReport, await_death, continue_all, kill_all, stop_all
-from nvrx_chain.sandbox.members import NodeView, find_node
+from nvrx_chain.sandbox.members import NodeView, find_node, require_node
+from nvrx_chain.sandbox.network_faults import restore
 from nvrx_chain.sandbox.processes import wait_until
 from nvrx_chain.sandbox.procfs import Process
 
@@ -24,7 +25,7 @@ def kill_node(site: Site, node: str) -> FaultReport:
 
     Slurm is not told. Raises SandboxError when the node is off already or something in it survives.
     """
-    view = require_node(site, node)
+    view = require_node(site.state, node)
     doing = f"killing node {node}"
     hit_at = site.clock.now()
     kill_all(site.clock, [view.outer], doing=doing)
@@ -40,9 +41,9 @@ def kill_node(site: Site, node: str) -> FaultReport:
 
 def freeze_node(site: Site, node: str) -> FaultReport:
     """SIGSTOP of everything in the node: it answers nothing, and its connections stay open."""
-    view = require_node(site, node)
+    view = require_node(site.state, node)
     hit_at = site.clock.now()
-    stopped = stop_all(site.clock, lambda: require_node(site, node).inside, doing=f"freezing node {node}")
+    stopped = stop_all(site.clock, lambda: require_node(site.state, node).inside, doing=f"freezing node {node}")
     return FaultReport(
         kind=FaultKind.FREEZE_NODE,
         target=node,
@@ -54,11 +55,13 @@ def freeze_node(site: Site, node: str) -> FaultReport:
 
 def freeze_slurmd(site: Site, node: str) -> FaultReport:
     """SIGSTOP of the node's slurmd alone: jobs run on, Slurm can neither reach nor end them."""
-    view = require_node(site, node)
+    view = require_node(site.state, node)
     if not _slurmds(site, view):
         raise SandboxError(f"freezing slurmd of {node}: it runs none", hint="revive-node starts it")
     hit_at = site.clock.now()
-    stopped = stop_all(site.clock, lambda: _slurmds(site, require_node(site, node)), doing=f"freezing slurmd of {node}")
+    stopped = stop_all(
+        site.clock, lambda: _slurmds(site, require_node(site.state, node)), doing=f"freezing slurmd of {node}"
+    )
     return FaultReport(
         kind=FaultKind.FREEZE_SLURMD,
         target=node,
@@ -70,10 +73,10 @@ def freeze_slurmd(site: Site, node: str) -> FaultReport:
 
 def thaw_node(site: Site, node: str) -> FaultReport:
     """SIGCONT of everything that is stopped in the node, whoever stopped it."""
-    view = require_node(site, node)
+    view = require_node(site.state, node)
     stopped = [process for process in view.inside if process.is_stopped]
     hit_at = site.clock.now()
-    running = continue_all(site.clock, lambda: require_node(site, node).inside, doing=f"thawing node {node}")
+    running = continue_all(site.clock, lambda: require_node(site.state, node).inside, doing=f"thawing node {node}")
     return FaultReport(
         kind=FaultKind.THAW_NODE,
         target=node,
@@ -101,12 +104,13 @@ def drain_node(site: Site, node: str, *, reason: str = "nvrx-chain sandbox") -> 
 
 
 def revive_node(site: Site, node: str) -> FaultReport:
-    """Bring a node back into service: power it on, thaw it, resume it, whichever it needs.
+    """Bring a node back into service: heal it, power it on, thaw it, resume it, whichever it needs.
 
     Returns when Slurm calls it responding, not down and not drained. Raises SandboxError when it does not.
     """
     require_name(site, node)
     hit_at = site.clock.now()
+    restore(site, node)
     started = _ensure_running(site, node)
     state = wait_until(
         site.clock,
@@ -115,7 +119,7 @@ def revive_node(site: Site, node: str) -> FaultReport:
         doing=f"reviving node {node}",
         wanted="in service",
     )
-    view = require_node(site, node)
+    view = require_node(site.state, node)
     return FaultReport(
         kind=FaultKind.REVIVE_NODE,
         target=node,
@@ -130,19 +134,11 @@ def require_name(site: Site, node: str) -> None:
     find_node(site.state, node)
 
 
-def require_node(site: Site, node: str) -> NodeView:
-    """The live node. Raises SandboxError when it is off."""
-    view = find_node(site.state, node)
-    if view is None:
-        raise SandboxError(f"looking for node {node}: it is off", hint="revive-node starts it")
-    return view
-
-
 def _ensure_running(site: Site, node: str) -> bool:
     """Make the node's slurmd run; True when the node was started anew."""
     view = find_node(site.state, node)
     if view is not None and _slurmds(site, view):
-        continue_all(site.clock, lambda: require_node(site, node).inside, doing=f"thawing node {node}")
+        continue_all(site.clock, lambda: require_node(site.state, node).inside, doing=f"thawing node {node}")
         return False
     if view is not None:
         # A machine without its slurmd comes back the way an operator would do it: by a power cycle.

@@ -10,6 +10,7 @@ from nvrx_chain.errors import SandboxError
 from nvrx_chain.sandbox.bringup import Site, node_daemon
 from nvrx_chain.sandbox.config import CONTROLLER, DATABASE, DATABASE_DAEMON, MUNGE
 from nvrx_chain.sandbox.members import find_node
+from nvrx_chain.sandbox.network_faults import faults_of
 from nvrx_chain.sandbox.procfs import Process, find_process
 
 _ASK_SECONDS = 15.0
@@ -34,13 +35,17 @@ class DaemonStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A node as the kernel has it (`machine`, `slurmd`) and as Slurm does (`slurm_state`; None: it did not say)."""
+    """A node as the kernel has it (`machine`, `slurmd`) and as Slurm does (`slurm_state`; None: it did not say).
+
+    `faults` keep it from its network, the controller or the disk: what heal-node undoes.
+    """
 
     name: str
     address: str
     machine: ProcessState
     slurmd: ProcessState
     slurm_state: str | None
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,7 @@ def _node_status(site: Site, name: str, slurm_state: str | None) -> NodeStatus:
         machine=_state_of(inside or [outer]),
         slurmd=_state_of(slurmds),
         slurm_state=slurm_state,
+        faults=faults_of(site, name),
     )
 
 

@@ -33,7 +33,7 @@ def _run(*arguments: str) -> Result:
 
 
 def test_every_command_has_help_and_takes_a_directory() -> None:
-    assert len(commands.sandbox.commands) == 15
+    assert len(commands.sandbox.commands) == 19
     for name in commands.sandbox.commands:
         result = _run(name, "--help")
         assert result.exit_code == 0
@@ -60,6 +60,16 @@ def test_up_refuses_a_value_out_of_range_as_bad_usage(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("words", [[], ["n1", "--all"]])
+def test_slow_disk_wants_one_node_or_all(words: list[str], tmp_path: Path) -> None:
+    result = _run("slow-disk", *words, "--seconds", "1", "--dir", str(tmp_path))
+    assert (result.exit_code, result.output.splitlines()[-1]) == (2, "Error: name one NODE, or --all")
+
+
+def test_slow_disk_stalls_for_some_time(tmp_path: Path) -> None:
+    assert _run("slow-disk", "n1", "--seconds", "0", "--dir", str(tmp_path)).exit_code == 2
+
+
 def test_up_hands_every_option_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[SandboxConfig] = []
 
@@ -69,7 +79,7 @@ def test_up_hands_every_option_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Sandbox, "up", up)
     words = "--nodes 3 --gpus-per-node 2 --cpus-per-node 1 --accounting --kill-wait 30 --slurmd-timeout 300"
-    rest = "--max-array-size 9 --kill-on-bad-exit 1 --private-jobs"
+    rest = "--max-array-size 9 --kill-on-bad-exit 1 --private-jobs --network"
     _run("up", "--dir", str(tmp_path), *words.split(), *rest.split())
     _run("up", "--dir", str(tmp_path))
     assert seen == [
@@ -84,6 +94,7 @@ def test_up_hands_every_option_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             max_array_size=9,
             kill_on_bad_exit=1,
             private_jobs=True,
+            network=True,
         ),
         SandboxConfig(directory=tmp_path),
     ]
