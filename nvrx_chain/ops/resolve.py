@@ -159,9 +159,13 @@ def _is_in(reading: QueueReading | Unobserved, chain: OpenChain) -> bool:
 
 def _chains_near(here: Path) -> list[OpenChain]:
     """The chain of the current directory first, then those of nvrx-chains/, by name."""
-    below = here / CHAINS_DIRECTORY
-    names = list_names(below)
-    paths = [here, *(below / name for name in (names if isinstance(names, tuple) else ()))]
+    return open_chains_below(here, here / CHAINS_DIRECTORY)
+
+
+def open_chains_below(first: Path, directory: Path) -> list[OpenChain]:
+    """The chain in `first`, if there is one, then those directly below `directory`, by name."""
+    names = list_names(directory)
+    paths = [first, *(directory / name for name in (names if isinstance(names, tuple) else ()))]
     found = []
     for path in paths:
         try:

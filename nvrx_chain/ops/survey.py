@@ -31,9 +31,14 @@ def survey_chain(chain: OpenChain, client: SlurmClient, clock: Clock) -> ChainSt
     The order matters while the chain moves: ids before the queue, or a new job would look like one that has ended;
     the verdict after the queue, or a chain that ends meanwhile would look as if it had run dry.
     """
+    return survey_with(chain, lambda: _queue(chain, client), clock)
+
+
+def survey_with(chain: OpenChain, look: Callable[[], ChainQueue | Unobserved], clock: Clock) -> ChainStatus:
+    """The same with a queue that somebody else reads, after the ids."""
     problems: list[str] = []
     submitted = _submitted(chain, problems)
-    queue = _queue(chain, client)
+    queue = look()
     generations = tuple(_with_files(chain, generation) for generation in submitted)
     iteration = read_iteration(Path(chain.manifest.checkpoint_iteration_file))
     if isinstance(iteration, Unobserved):

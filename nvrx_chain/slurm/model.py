@@ -32,6 +32,7 @@ class QueuedTask:
     started_at: datetime | None
     comment: str
     name: str
+    work_dir: str = ""
 
     @property
     def spec(self) -> str:

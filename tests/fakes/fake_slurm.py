@@ -311,6 +311,7 @@ class FakeSlurm(SlurmClient):
             started_at=task.started_at or task.ended_at,
             comment=array.asked.comment,
             name=array.asked.job_name,
+            work_dir=array.asked.chdir,
         )
 
     def _detail(self, task: FakeTask) -> JobDetail:

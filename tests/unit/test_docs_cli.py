@@ -14,6 +14,7 @@ from nvrx_chain.cli import cli
 from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport
 from nvrx_chain.ops.hold import HoldReport
+from nvrx_chain.ops.listing import ChainList, ListedChain
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
 from nvrx_chain.submit.extend import ExtendResult
 
@@ -161,6 +162,8 @@ def test_every_exit_code_is_on_the_page() -> None:
     [
         (f"{NAME} status", ChainStatus),
         (f"{NAME} status", GenerationStatus),
+        (f"{NAME} list", ChainList),
+        (f"{NAME} list", ListedChain),
         (f"{NAME} extend", ExtendResult),
         (f"{NAME} cancel", CancelReport),
         (f"{NAME} release", HoldReport),

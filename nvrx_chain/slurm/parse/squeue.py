@@ -24,6 +24,7 @@ QUEUE_COLUMNS = (
     ("user", "%u"),
     ("submitted", "%V"),
     ("started", "%S"),
+    ("work_dir", "%Z"),
     ("comment", "%k"),
     ("name", "%j"),
 )
@@ -106,5 +107,6 @@ def _task(
         # Of a pending task squeue prints when it might start.
         started_at=None if parsed.state.is_pending else parse_slurm_time(record.get("started", "")),
         comment=parse_text(record.get("comment", "")),
+        work_dir=parse_text(record.get("work_dir", "")),
         name=record.get("name", ""),
     )

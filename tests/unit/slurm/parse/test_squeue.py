@@ -13,6 +13,9 @@ from nvrx_chain.slurm.states import JobState
 from tests.unit.slurm import recorded
 from tests.unit.slurm.recorded import SEPARATOR_OF_ODD_NAMES, VERSIONS, read_recorded
 
+RECORDED = tuple(name for name, _code in QUEUE_COLUMNS if name != "work_dir")
+"""The recording is older than that column."""
+
 
 def states(version: str, state: str, name: str) -> dict[str, JobState]:
     """The state of each task of a recording by its spec."""
@@ -64,7 +67,7 @@ def test_a_failed_node_is_in_the_state_of_its_task(version: str) -> None:
 
 
 def test_odd_names_stay_whole_and_damage_no_other_row() -> None:
-    parsed = parse_queue(read_recorded("22.05.8", "odd-names", "squeue"), SEPARATOR_OF_ODD_NAMES)
+    parsed = parse_queue(read_recorded("22.05.8", "odd-names", "squeue"), SEPARATOR_OF_ODD_NAMES, RECORDED)
     names = {task.array_job_id: task.name for task in parsed.tasks}
     assert names[1] == "a b|c"
     assert names[2] == "nl\nfoo"
@@ -74,7 +77,7 @@ def test_odd_names_stay_whole_and_damage_no_other_row() -> None:
 
 
 def test_every_column_of_the_real_format_is_read() -> None:
-    parsed = parse_queue(read_recorded("22.05.8", "odd-names", "squeue"), SEPARATOR_OF_ODD_NAMES)
+    parsed = parse_queue(read_recorded("22.05.8", "odd-names", "squeue"), SEPARATOR_OF_ODD_NAMES, RECORDED)
     (task,) = [task for task in parsed.tasks if (task.array_job_id, task.array_task_id) == (1, 1)]
     at = datetime(2026, 11, 30, 3, 15, 26, tzinfo=timezone.utc)
     assert (task.job_id, task.is_array, task.state, task.raw_state) == (11, True, JobState.RUNNING, "RUNNING")
@@ -86,12 +89,12 @@ def test_every_column_of_the_real_format_is_read() -> None:
 def test_an_estimated_start_of_a_waiting_job_is_no_start() -> None:
     text = read_recorded("22.05.8", "odd-names", "squeue")
     assert "2027-11-30T03:15:27" in text
-    (task,) = [task for task in parse_queue(text, SEPARATOR_OF_ODD_NAMES).tasks if task.array_job_id == 2]
+    (task,) = [task for task in parse_queue(text, SEPARATOR_OF_ODD_NAMES, RECORDED).tasks if task.array_job_id == 2]
     assert (task.state, task.started_at) == (JobState.PENDING, None)
 
 
 def test_a_list_with_a_step_keeps_its_last_task() -> None:
-    parsed = parse_queue(read_recorded("22.05.8", "odd-names", "squeue"), SEPARATOR_OF_ODD_NAMES)
+    parsed = parse_queue(read_recorded("22.05.8", "odd-names", "squeue"), SEPARATOR_OF_ODD_NAMES, RECORDED)
     assert [task.array_task_id for task in parsed.tasks if task.array_job_id == 7] == list(range(0, 39, 2))
     assert "--array" not in queue_arguments("|", None)
 
@@ -132,6 +135,12 @@ def test_the_arguments_ask_for_everything_and_filter_by_nothing_but_the_user() -
     assert not [argument for argument in alice if argument.startswith(("--name", "--partition", "--job"))]
     assert QUEUE_COLUMNS[-1] == ("name", "%j")
     assert QUEUE_COLUMNS[-2] == ("comment", "%k")
+
+
+def test_the_working_directory_is_read_whole() -> None:
+    row = "|".join(["5", "5", "0", "RUNNING", *[""] * 7, "/scratch/a b & #1", "nvrx-chain:c/1", "x|y"])
+    (task,) = parse_queue(f"{row}\n", "|").tasks
+    assert (task.work_dir, task.comment, task.name) == ("/scratch/a b & #1", "nvrx-chain:c/1", "x|y")
 
 
 @given(st.text() | st.text(alphabet="0123456789|\nN/A[]-,%.RPD "))
