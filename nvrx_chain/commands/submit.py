@@ -73,7 +73,7 @@ def submit(**flags: Any) -> None:
     if settings.switch("show-config"):
         click.echo(render_settings(settings, as_json=as_json))
         return
-    config = build_config(settings, directory=directory, interpreter=sys.executable)
+    config = build_config(settings, directory=directory, interpreter=sys.executable, environ=os.environ)
     if as_json and settings.switch("parsable"):
         raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
     if settings.switch("dry-run"):

@@ -7,9 +7,10 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -17,6 +18,7 @@ from nvrx_chain.errors import UsageError
 from nvrx_chain.launchers.command import check_template
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import Completion, CompletionKind, Launcher, LauncherKind, Shape, Thresholds
+from nvrx_chain.submit.export import Export, parse_export
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
 from nvrx_chain.submit.settings import Settings, parse_seconds
 from nvrx_chain.submit.shape import build_shape
@@ -46,6 +48,7 @@ class ChainConfig:
     checkpoint_iteration_file: str
     interpreter: str
     prologue: Path | None = None
+    export: Export = field(default_factory=Export)
     time_limit: TimeLimit | None = None
     after: int | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -68,9 +71,15 @@ def new_chain_id() -> str:
 
 
 def build_config(
-    settings: Settings, *, directory: Path, interpreter: str, make_chain_id: Callable[[], str] = new_chain_id
+    settings: Settings,
+    *,
+    directory: Path,
+    interpreter: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    make_chain_id: Callable[[], str] = new_chain_id,
 ) -> ChainConfig:
-    """Turn settings into a config. `directory` is where relative paths of the caller start.
+    """Turn settings into a config. `directory` is where relative paths of the caller start, `environ` has the values
+    of the variables that --export names.
 
     Raises UsageError for whatever is wrong without looking at the cluster.
     """
@@ -104,6 +113,7 @@ def build_config(
         checkpoint_iteration_file=_iteration_file(settings, run),
         interpreter=interpreter,
         prologue=_prologue(settings, directory),
+        export=parse_export(settings.text("export"), environ),
         time_limit=limit,
         after=settings.optional_count("after"),
         thresholds=_thresholds(settings, limit),

@@ -8,6 +8,7 @@ whole time-out.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class SubmitFacts:
     directory: DirectoryState
     program_exists: bool | None
     probes: tuple[ModuleProbe | Unobserved, ...] | None
+    slurm_directory: str | None = None
 
 
 def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: int, probe: bool) -> SubmitFacts:
@@ -88,7 +90,14 @@ def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: in
         directory=directory,
         program_exists=os.path.isfile(program) if program else None,
         probes=probe_interpreters(config) if probe else None,
+        slurm_directory=_slurm_directory(),
     )
+
+
+def _slurm_directory() -> str | None:
+    """Where Slurm's programs are on this machine."""
+    found = shutil.which("sbatch")
+    return os.path.dirname(found) if found else None
 
 
 def _unless(earlier: object, ask: Callable[[], T | Unobserved]) -> T | Unobserved:

@@ -182,6 +182,13 @@ OPTIONS: tuple[Option, ...] = (
     _text("gres", Section.SITE, "Further generic resources of each node: nvme:1. GPUs go by --gpus-per-node.", "LIST"),
     _text("mem", Section.SITE, "Memory of each node, such as 900G; 0 takes all of it.", "SIZE"),
     _count("cpus-per-task", Section.SITE, "Cores for the launcher of each node and its ranks.", minimum=1),
+    _text(
+        "export",
+        Section.SITE,
+        "Variables for the job, as sbatch writes them: NONE, ALL, or [ALL,]NAME[=VALUE],... Values are read now, kept"
+        " in a file that only you can read, and never stand in sbatch's command line.",
+        "LIST",
+    ),
     _text("mail-type", Section.SITE, "When Slurm sends mail: END,FAIL and the like, for each generation.", "TYPES"),
     _text("mail-user", Section.SITE, "To whom; without it to you.", "ADDRESS"),
     Option(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nvrx_chain.errors import PreflightError, Unobserved
+from nvrx_chain.masking import mask_text, mask_words
 from nvrx_chain.records.manifest import CompletionKind, LauncherKind
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_chain.slurm.model import Partition
@@ -38,7 +39,7 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.severity.value}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+        return mask_text(f"{self.severity.value}: {self.message}" + (f" ({self.hint})" if self.hint else ""))
 
 
 Check = Callable[[ChainConfig, SubmitFacts], Iterator[Problem]]
@@ -236,6 +237,19 @@ def check_workload(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]
         yield _error(f"the workload {config.workload.program} is not there", "name a file that every node sees")
 
 
+def check_environment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """What of --export is not as its author may think, and secrets that stand where others can read them."""
+    if config.export.unset:
+        yield _warning(f"--export names {' '.join(config.export.unset)}, not set here", "set it, or give NAME=VALUE")
+    words = (*config.workload.words, *config.launcher.command)
+    if mask_words(words) != words:
+        yield _warning(
+            "the workload's command line holds what looks like a secret, and every process list on its nodes will show"
+            " it",
+            "name a variable instead: --export ALL,NAME",
+        )
+
+
 def check_completion(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
     """Exit code 0 proves little, so the rule that takes its place is said."""
     if config.completion.kind is CompletionKind.TWO_QUIET_EXITS:
@@ -268,5 +282,6 @@ CHECKS: tuple[Check, ...] = (
     check_partition,
     check_launcher,
     check_workload,
+    check_environment,
     check_completion,
 )

@@ -75,4 +75,5 @@ def _submitter(config: ChainConfig, facts: SubmitFacts, clock: Clock) -> Submitt
         cluster=None if isinstance(facts.cluster, Unobserved) else facts.cluster.cluster_name,
         submitted_at=format_time(clock.now()),
         launcher_version=launcher_version(facts, config.launcher.kind),
+        slurm_directory=facts.slurm_directory,
     )
