@@ -33,6 +33,7 @@ from nvrx_chain.generation.task_zero import TaskZero
 from nvrx_chain.generation.watcher import CROWD, BoardWatcher
 from nvrx_chain.generation.wrapper import Wrapper
 from nvrx_chain.launchers.choose import plan_launch
+from nvrx_chain.launchers.container import container_options
 from nvrx_chain.launchers.prologue import behind_prologue
 from nvrx_chain.launchers.seats import LaunchRequest, Seat
 from nvrx_chain.records.chain import ChainFiles, read_manifest
@@ -129,7 +130,13 @@ def _start_launcher(
         except OSError as error:
             raise RecordError(f"removing {path}: {error.strerror or error}", part=path.name) from error
     command = interpreter_argv(manifest.interpreter, "run-launcher", "--run-dir", str(Path(manifest.run_directory)))
-    argv = (srun, *srun_options(len(identity.nodes)), *command)
+    container = container_options(
+        manifest.container,
+        array_job_id=identity.array_job_id,
+        array_task_id=identity.array_task_id,
+        work_directory=manifest.run_directory,
+    )
+    argv = (srun, *srun_options(len(identity.nodes)), *container, *command)
     return SrunLauncher(argv, step_environment(environ), board.directory.launcher_log(identity.array_task_id))
 
 
@@ -182,9 +189,10 @@ def _step_exit_code(
 ) -> Callable[[], int | None]:
     """How to ask what a launcher that is an srun of its own really ended with: Slurm keeps the step's highest code.
 
-    Only a launcher command can hide an srun. The step is booked a moment after its srun has returned.
+    Only a launcher command can hide an srun, and not in a container, which has no Slurm. The step is booked a moment
+    after its srun has returned.
     """
-    if manifest.launcher.kind is not LauncherKind.COMMAND:
+    if manifest.launcher.kind is not LauncherKind.COMMAND or manifest.container is not None:
         return lambda: None
 
     def ask() -> int | None:

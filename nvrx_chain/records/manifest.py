@@ -92,6 +92,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     target_iteration: int | None = None
 
 
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """Where launchers run: an image, and all mounts, SRC:DST[:FLAGS] each."""
+
+    image: str
+    mounts: tuple[str, ...]
+
+
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Every duration that steers a generation, in seconds."""
 
@@ -141,6 +148,7 @@ class ChainManifest(Record, frozen=True, kw_only=True):
     export: ExportMode = ExportMode.ALL
     exported: tuple[str, ...] = ()
     private_file: str | None = None
+    container: Container | None = None
 
 
 class PrivateSettings(Record, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from nvrx_chain.slurm.model import ClusterConfig, Partition, QueueReading
 from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.directory import DirectoryState, read_directory
 from nvrx_chain.submit.mounts import FileSystem, read_file_system
+from nvrx_chain.submit.places import Place, own_places, read_places
 
 PROBE_TIMEOUT_SECONDS = 60.0
 _FT_LAUNCHER = "nvidia_resiliency_ext"
@@ -71,6 +72,8 @@ class SubmitFacts:
     program_exists: bool | None
     probes: tuple[ModuleProbe | Unobserved, ...] | None
     slurm_directory: str | None = None
+    places: tuple[Place, ...] = ()
+    own_places: tuple[str, ...] = ()
 
 
 def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: int, probe: bool) -> SubmitFacts:
@@ -91,6 +94,8 @@ def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: in
         program_exists=os.path.isfile(program) if program else None,
         probes=probe_interpreters(config) if probe else None,
         slurm_directory=_slurm_directory(),
+        places=read_places(config),
+        own_places=own_places(),
     )
 
 
@@ -106,10 +111,12 @@ def _unless(earlier: object, ask: Callable[[], T | Unobserved]) -> T | Unobserve
 
 def probe_interpreters(config: ChainConfig) -> tuple[ModuleProbe | Unobserved, ...]:
     """Look for the launcher in the interpreter that runs it, and for nvrx-chain in the one that runs run-task."""
+    isolated = _probe(config.interpreter, ("nvrx_chain",), isolated=True)
+    if config.container is not None:
+        return (isolated,)
     needed = _NEEDS[config.launcher.kind]
     if config.workload.built_in:
         needed = tuple(dict.fromkeys((*needed, "torch", "nvrx_chain")))
-    isolated = _probe(config.interpreter, ("nvrx_chain",), isolated=True)
     if not needed:
         return (isolated,)
     return (isolated, _probe(config.launcher.python, needed, isolated=False))

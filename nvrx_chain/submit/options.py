@@ -218,7 +218,7 @@ OPTIONS: tuple[Option, ...] = (
     _switch(
         "allow-local-run-dir",
         Section.PLACE,
-        "Accept a run directory that looks as if only this machine could see it.",
+        "Accept a run directory, interpreter or workload that looks as if only this machine could see it.",
     ),
     _text(
         "launcher",
@@ -248,6 +248,19 @@ OPTIONS: tuple[Option, ...] = (
         "Bash script that each node sources before its launcher: modules, a virtual environment, NCCL_*. It is copied"
         " into the run directory, and its last command has to succeed.",
         "FILE",
+    ),
+    _text(
+        "container-image",
+        Section.LAUNCH,
+        "Run the launchers in this container, by pyxis: an image of a registry, or the path of a file.",
+        "IMAGE",
+    ),
+    _text(
+        "container-mounts",
+        Section.LAUNCH,
+        "What of the nodes the container sees: SRC[:DST[:FLAGS]],... Without it the directories of the workload and its"
+        " checkpoints; empty for none of these. The run directory and nvrx-chain itself are always mounted.",
+        "LIST",
     ),
     _count(
         "max-restarts",

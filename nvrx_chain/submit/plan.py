@@ -163,6 +163,7 @@ def _manifest(config: ChainConfig, submitter: Submitter, private: PrivateSetting
         completion=config.completion,
         thresholds=config.thresholds,
         prologue=str(config.run.prologue) if config.prologue is not None else None,
+        container=config.container,
         export=config.export.mode,
         exported=tuple(sorted(config.export.variables)),
         private_file=str(config.run.private) if private is not None else None,

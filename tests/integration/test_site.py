@@ -23,6 +23,7 @@ from tests.integration.case_tools import (
     SECONDS,
     SMALL,
     beat,
+    chain_of,
     environment_of,
     field_of,
     put_fake,
@@ -202,6 +203,49 @@ def test_a_prologue_that_fails_is_named_and_the_chain_is_held_after_two_generati
     assert "prologue.sh" in line
     assert "the launcher is not started" in line
     assert not chain.events(), "a rank started without its prologue"
+
+
+# In the place of pyxis: writes down what it is told of a container and starts the step without one.
+STRIP_CONTAINER = """
+keep=()
+for word in "$@"; do
+  case $word in
+    --container-*) printf '%s\\n' "$word" >>"$own.container" ;;
+    *) keep+=("$word") ;;
+  esac
+done
+exec "$real" "${keep[@]}"
+"""
+
+
+@pytest.mark.slow
+def test_each_task_of_each_generation_is_started_in_a_container_of_its_own(
+    cluster: Cluster, run_dir: Path, tmp_path: Path
+) -> None:
+    environ = put_fake(tmp_path, "srun", STRIP_CONTAINER, cluster)
+    options = ["--container-image=nvcr.io#nvidia/pytorch:25.01-py3", f"--container-mounts={tmp_path}:/d:ro"]
+    launcher = beat()
+    done = run_submit(cluster, submit_argv(run_dir, launcher, PAIR, 2, *options), environ)
+    assert done.returncode == 0, done.stderr
+    assert "never run by the tests of nvrx-chain: containers (pyxis)" in done.stderr
+    chain = chain_of(cluster, done, PAIR)
+    first, second = chain.jobs
+    chain.wait_for_step(first)
+    wait_for_ranks(chain, first)
+    cluster.cancel(first)
+    chain.wait_for_step(second)
+    wait_for_ranks(chain, second)
+    told = (tmp_path / "srun.container").read_text().splitlines()
+    names = [word for word in told if word.startswith("--container-name=")]
+    assert sorted(names) == [f"--container-name=nvrx-{job}-{task}" for job in chain.jobs for task in (0, 1)]
+    assert told.count(options[0]) == 4
+    assert told.count(f"--container-workdir={run_dir}") == 4
+    (mounts,) = {word for word in told if word.startswith("--container-mounts=")}
+    listed = mounts.partition("=")[2].split(",")
+    assert listed[0] == f"{tmp_path}:/d:ro"
+    assert f"{run_dir}:{run_dir}" in listed
+    assert any(COMMAND.startswith(f"{mount.split(':')[0]}/") for mount in listed), "nvrx-chain is not mounted"
+    chain.cli("cancel", "--yes")
 
 
 @pytest.mark.slow
