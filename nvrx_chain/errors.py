@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from nvrx_chain.masking import mask_text
+
 
 class ExitCode(enum.IntEnum):
     """Exit codes of the commands and of run-task. 221 is never used: sacct of 22.05 and 24.11 shows it as 93."""
@@ -31,7 +33,10 @@ class Unobserved:
 
 
 class NvrxError(Exception):
-    """An error that a person reads: what was being done and what is wrong, the faulty part, how to mend it."""
+    """An error that a person reads: what was being done and what is wrong, the faulty part, how to mend it.
+
+    Its text is printed, logged and stored as evidence, so what looks like a secret is masked in it.
+    """
 
     exit_code = ExitCode.FAILED
 
@@ -47,7 +52,7 @@ class NvrxError(Exception):
             text += f": {self.part}"
         if self.hint:
             text += f" ({self.hint})"
-        return text
+        return mask_text(text)
 
 
 class UsageError(NvrxError):

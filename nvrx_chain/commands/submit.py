@@ -16,8 +16,9 @@ from nvrx_chain.slurm.command import scrubbed_environment
 from nvrx_chain.slurm.command_client import CommandLineClient
 from nvrx_chain.submit.config import ChainConfig, build_config
 from nvrx_chain.submit.options import OPTIONS, Kind, Option, Section
-from nvrx_chain.submit.preflight import Severity
+from nvrx_chain.submit.places import own_places
 from nvrx_chain.submit.preview import preview_chain
+from nvrx_chain.submit.problem import Severity
 from nvrx_chain.submit.settings import read_settings
 from nvrx_chain.submit.show import render_preview, render_settings
 
@@ -73,7 +74,9 @@ def submit(**flags: Any) -> None:
     if settings.switch("show-config"):
         click.echo(render_settings(settings, as_json=as_json))
         return
-    config = build_config(settings, directory=directory, interpreter=sys.executable)
+    config = build_config(
+        settings, directory=directory, interpreter=sys.executable, environ=os.environ, own_places=own_places()
+    )
     if as_json and settings.switch("parsable"):
         raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
     if settings.switch("dry-run"):

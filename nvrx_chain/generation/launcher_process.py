@@ -95,10 +95,9 @@ class SrunLauncher:
             log.warning("srun takes no words from its standard input words=%s", words)
 
 
-def srun_argv(node_count: int, command: Sequence[str]) -> tuple[str, ...]:
-    """srun over every node of the allocation, one wrapper a node, whatever the site's or the user's defaults are."""
+def srun_options(node_count: int) -> tuple[str, ...]:
+    """Every node of the allocation, one wrapper a node, whatever the site's or the user's defaults are."""
     return (
-        "srun",
         f"--nodes={node_count}",
         f"--ntasks={node_count}",
         "--ntasks-per-node=1",
@@ -108,7 +107,6 @@ def srun_argv(node_count: int, command: Sequence[str]) -> tuple[str, ...]:
         "--mpi=none",
         "--export=ALL",
         "--unbuffered",
-        *command,
     )
 
 

@@ -21,17 +21,19 @@ from nvrx_chain.generation.launcher_process import (
     LauncherProcess,
     SrunLauncher,
     interpreter_argv,
-    srun_argv,
+    srun_options,
     step_environment,
 )
 from nvrx_chain.generation.lease import LeaseWriter, lease_interval_seconds
 from nvrx_chain.generation.peer import Peer
+from nvrx_chain.generation.private import find_programs, read_private, with_exported, with_private_words
 from nvrx_chain.generation.signals import SignalFlags
 from nvrx_chain.generation.task_log import TaskLog
 from nvrx_chain.generation.task_zero import TaskZero
 from nvrx_chain.generation.watcher import CROWD, BoardWatcher
 from nvrx_chain.generation.wrapper import Wrapper
 from nvrx_chain.launchers.choose import plan_launch
+from nvrx_chain.launchers.container import container_options
 from nvrx_chain.launchers.prologue import behind_prologue
 from nvrx_chain.launchers.seats import LaunchRequest, Seat
 from nvrx_chain.records.chain import ChainFiles, read_manifest
@@ -55,7 +57,10 @@ def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
     signals = SignalFlags()
     signals.install()
     clock = SystemClock()
-    context = build_context(run_dir, environ, clock, CommandLineClient(environ=environ, clock=clock), signals)
+    programs = find_programs(environ, read_private(read_manifest(RunDirectory(run_dir))))
+    srun = programs.pop("srun", "srun")
+    client = CommandLineClient(environ=environ, clock=clock, programs=programs)
+    context = build_context(run_dir, environ, clock, client, signals, srun=srun)
     identity = context.identity
     task_log = TaskLog(context.board.directory.task_log(identity.array_task_id))
     log.info("run-task task=%s host=%s pid=%s", identity.spec, identity.host, identity.pid)
@@ -81,7 +86,13 @@ def _live(context: TaskContext) -> ExitCode:
 
 
 def build_context(
-    run_dir: Path, environ: Mapping[str, str], clock: Clock, client: SlurmClient, signals: SignalFlags
+    run_dir: Path,
+    environ: Mapping[str, str],
+    clock: Clock,
+    client: SlurmClient,
+    signals: SignalFlags,
+    *,
+    srun: str = "srun",
 ) -> TaskContext:
     """The context of this array task. Makes the generation's directories."""
     directory = RunDirectory(run_dir)
@@ -104,12 +115,12 @@ def build_context(
         signals=signals,
         lease=LeaseWriter(board, clock, interval),
         watcher=BoardWatcher(board, chain, clock, poll, all_leases=every),
-        start_launcher=lambda: _start_launcher(manifest, board, identity, environ),
+        start_launcher=lambda: _start_launcher(manifest, board, identity, environ, srun),
     )
 
 
 def _start_launcher(
-    manifest: ChainManifest, board: Board, identity: TaskIdentity, environ: Mapping[str, str]
+    manifest: ChainManifest, board: Board, identity: TaskIdentity, environ: Mapping[str, str], srun: str
 ) -> LauncherProcess:
     for node in identity.nodes:
         # An exit file of an earlier launch of this task would look like the end of this one.
@@ -119,7 +130,13 @@ def _start_launcher(
         except OSError as error:
             raise RecordError(f"removing {path}: {error.strerror or error}", part=path.name) from error
     command = interpreter_argv(manifest.interpreter, "run-launcher", "--run-dir", str(Path(manifest.run_directory)))
-    argv = srun_argv(len(identity.nodes), command)
+    container = container_options(
+        manifest.container,
+        array_job_id=identity.array_job_id,
+        array_task_id=identity.array_task_id,
+        work_directory=manifest.run_directory,
+    )
+    argv = (srun, *srun_options(len(identity.nodes)), *container, *command)
     return SrunLauncher(argv, step_environment(environ), board.directory.launcher_log(identity.array_task_id))
 
 
@@ -128,6 +145,8 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
     clock = SystemClock()
     directory = RunDirectory(run_dir)
     manifest = read_manifest(directory)
+    private = read_private(manifest)
+    manifest = with_private_words(manifest, private)
     identity = read_identity(environ)
     board = Board(directory.generation(identity.array_job_id), identity, clock)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -149,7 +168,7 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
         checkpoint_iteration_file=manifest.checkpoint_iteration_file,
     )
     request = LaunchRequest(launcher=manifest.launcher, shape=manifest.shape, workload=manifest.workload, seat=seat)
-    plan = behind_prologue(plan_launch(request), manifest.prologue)
+    plan = behind_prologue(with_exported(plan_launch(request), private), manifest.prologue)
     wrapper = Wrapper(
         board=board,
         clock=clock,
@@ -170,9 +189,10 @@ def _step_exit_code(
 ) -> Callable[[], int | None]:
     """How to ask what a launcher that is an srun of its own really ended with: Slurm keeps the step's highest code.
 
-    Only a launcher command can hide an srun. The step is booked a moment after its srun has returned.
+    Only a launcher command can hide an srun, and not in a container, which has no Slurm. The step is booked a moment
+    after its srun has returned.
     """
-    if manifest.launcher.kind is not LauncherKind.COMMAND:
+    if manifest.launcher.kind is not LauncherKind.COMMAND or manifest.container is not None:
         return lambda: None
 
     def ask() -> int | None:

@@ -101,6 +101,11 @@ class RunDirectory:
         return self.path / "prologue.sh"
 
     @property
+    def private(self) -> Path:
+        """What only the owner may read: the values of --export, and the workload's words with secrets in them."""
+        return self.path / "environment.json"
+
+    @property
     def outcome(self) -> Path:
         return self.path / "chain_outcome.json"
 

@@ -29,6 +29,13 @@ class CompletionKind(str, enum.Enum):
     TWO_QUIET_EXITS = "two_quiet_exits"
 
 
+class ExportMode(str, enum.Enum):
+    """What sbatch is told of the environment of the submit: hand all of it on, or nothing."""
+
+    ALL = "ALL"
+    NONE = "NONE"
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of one generation. A task is `nodes_per_task` whole nodes."""
 
@@ -85,6 +92,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     target_iteration: int | None = None
 
 
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """Where launchers run: an image, and all mounts, SRC:DST[:FLAGS] each."""
+
+    image: str
+    mounts: tuple[str, ...]
+
+
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Every duration that steers a generation, in seconds."""
 
@@ -131,6 +145,23 @@ class ChainManifest(Record, frozen=True, kw_only=True):
     thresholds: Thresholds = Thresholds()
     fence_stuck: bool = False
     prologue: str | None = None
+    export: ExportMode = ExportMode.ALL
+    exported: tuple[str, ...] = ()
+    private_file: str | None = None
+    container: Container | None = None
+
+
+class PrivateSettings(Record, frozen=True, kw_only=True):
+    """`environment.json`, which only its owner can read: values, and command words that look like secrets.
+
+    `workload` and `launcher_command` are the words in full where `chain.json` has some of them masked.
+    """
+
+    chain_id: str
+    variables: dict[str, str] = msgspec.field(default_factory=dict)
+    workload: tuple[str, ...] | None = None
+    launcher_command: tuple[str, ...] | None = None
+    slurm_directory: str | None = None
 
 
 class SubmissionIntent(Record, frozen=True, kw_only=True):

@@ -18,8 +18,9 @@ from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.directory import DirectoryState
 from nvrx_chain.submit.enqueue import Enqueuer, Progress, SubmittedDifferently
 from nvrx_chain.submit.entry import Entry
-from nvrx_chain.submit.preflight import Severity, refuse_errors
+from nvrx_chain.submit.preflight import refuse_errors
 from nvrx_chain.submit.preview import SubmitPreview, preview_chain
+from nvrx_chain.submit.problem import Severity
 from nvrx_chain.submit.rollback import roll_back
 from nvrx_chain.submit.rundir import claim_directory, make_directories, move_to_history, write_script
 

@@ -7,16 +7,19 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from nvrx_chain.errors import UsageError
 from nvrx_chain.launchers.command import check_template
 from nvrx_chain.records.layout import RunDirectory
-from nvrx_chain.records.manifest import Completion, CompletionKind, Launcher, LauncherKind, Shape, Thresholds
+from nvrx_chain.records.manifest import Completion, CompletionKind, Container, Launcher, LauncherKind, Shape, Thresholds
+from nvrx_chain.submit.container import build_container
+from nvrx_chain.submit.export import Export, parse_export
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
 from nvrx_chain.submit.settings import Settings, parse_seconds
 from nvrx_chain.submit.shape import build_shape
@@ -25,6 +28,7 @@ from nvrx_chain.submit.time_limit import TimeLimit, fit_walltime_warning, parse_
 from nvrx_chain.submit.workload import Workload, mock_gpt_workload, parse_workload
 
 RUNS_DIRECTORY = "nvrx-chains"
+PYTHON_OF_AN_IMAGE = "python3"
 _NAME_LIMIT = 128
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
 _RESERVED_CODES = (range(0, 3), range(64, 79), range(126, 166), range(221, 222), range(255, 256))
@@ -46,6 +50,8 @@ class ChainConfig:
     checkpoint_iteration_file: str
     interpreter: str
     prologue: Path | None = None
+    export: Export = field(default_factory=Export)
+    container: Container | None = None
     time_limit: TimeLimit | None = None
     after: int | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -68,9 +74,16 @@ def new_chain_id() -> str:
 
 
 def build_config(
-    settings: Settings, *, directory: Path, interpreter: str, make_chain_id: Callable[[], str] = new_chain_id
+    settings: Settings,
+    *,
+    directory: Path,
+    interpreter: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    own_places: Sequence[str] = (),
+    make_chain_id: Callable[[], str] = new_chain_id,
 ) -> ChainConfig:
-    """Turn settings into a config. `directory` is where relative paths of the caller start.
+    """Turn settings into a config. `directory` is where relative paths of the caller start, `environ` has the values
+    of the variables that --export names, `own_places` are the directories of nvrx-chain and its interpreter.
 
     Raises UsageError for whatever is wrong without looking at the cluster.
     """
@@ -88,6 +101,7 @@ def build_config(
         launcher=kind,
         python=launcher.python,
     )
+    iteration_file = _iteration_file(settings, run)
     limit = _time_limit(settings)
     sbatch_arguments = settings.words("sbatch-arg")
     check_sbatch_arguments(sbatch_arguments)
@@ -101,9 +115,17 @@ def build_config(
         launcher=launcher,
         workload=workload,
         completion=completion,
-        checkpoint_iteration_file=_iteration_file(settings, run),
+        checkpoint_iteration_file=iteration_file,
         interpreter=interpreter,
         prologue=_prologue(settings, directory),
+        export=parse_export(settings.text("export"), environ),
+        container=build_container(
+            settings,
+            directory=directory,
+            run_directory=run_directory,
+            own_places=own_places,
+            useful=[os.path.dirname(path) for path in (workload.program, iteration_file) if path],
+        ),
         time_limit=limit,
         after=settings.optional_count("after"),
         thresholds=_thresholds(settings, limit),
@@ -200,21 +222,22 @@ def _launcher(
         )
     return Launcher(
         kind=kind,
-        python=_python(settings.text("python"), workload, interpreter, directory),
+        python=_python(settings, workload, interpreter, directory),
         max_restarts=settings.count("max-restarts"),
         no_restart_exit_code=code,
         command=template,
     )
 
 
-def _python(asked: str | None, workload: Workload | None, interpreter: str, directory: Path) -> str:
+def _python(settings: Settings, workload: Workload | None, interpreter: str, directory: Path) -> str:
     """The interpreter of launcher and workload: --python, else the one that the user put before the script."""
+    asked = settings.text("python")
     named = workload.interpreter if workload else None
     # A bare name is left to the PATH of the job.
     chosen = os.path.normpath(directory / os.path.expanduser(asked)) if asked and "/" in asked else asked
     if chosen and named and chosen != named:
         raise UsageError(f"reading the workload: it names {named}, but --python is {chosen}", hint="give one of them")
-    return chosen or named or interpreter
+    return chosen or named or (PYTHON_OF_AN_IMAGE if settings.text("container-image") else interpreter)
 
 
 def _prologue(settings: Settings, directory: Path) -> Path | None:

@@ -186,7 +186,11 @@ def find_foreign(intent: SubmissionIntent, manifest: ChainManifest, stamp: str) 
         return f"it does not end with {script}"
     words = [_without_after(word) for word in intent.argv[:-1]]
     identity = identity_options(
-        name=manifest.job_name, shape=manifest.shape, run_directory=manifest.run_directory, stamp=stamp
+        name=manifest.job_name,
+        shape=manifest.shape,
+        run_directory=manifest.run_directory,
+        stamp=stamp,
+        export=manifest.export,
     )
     for option in identity:
         if option not in words:

@@ -8,6 +8,7 @@ whole time-out.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from nvrx_chain.slurm.model import ClusterConfig, Partition, QueueReading
 from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.directory import DirectoryState, read_directory
 from nvrx_chain.submit.mounts import FileSystem, read_file_system
+from nvrx_chain.submit.places import Place, own_places, read_places
 
 PROBE_TIMEOUT_SECONDS = 60.0
 _FT_LAUNCHER = "nvidia_resiliency_ext"
@@ -69,6 +71,9 @@ class SubmitFacts:
     directory: DirectoryState
     program_exists: bool | None
     probes: tuple[ModuleProbe | Unobserved, ...] | None
+    slurm_directory: str | None = None
+    places: tuple[Place, ...] = ()
+    own_places: tuple[str, ...] = ()
 
 
 def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: int, probe: bool) -> SubmitFacts:
@@ -88,7 +93,16 @@ def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: in
         directory=directory,
         program_exists=os.path.isfile(program) if program else None,
         probes=probe_interpreters(config) if probe else None,
+        slurm_directory=_slurm_directory(),
+        places=read_places(config),
+        own_places=own_places(),
     )
+
+
+def _slurm_directory() -> str | None:
+    """Where Slurm's programs are on this machine."""
+    found = shutil.which("sbatch")
+    return os.path.dirname(found) if found else None
 
 
 def _unless(earlier: object, ask: Callable[[], T | Unobserved]) -> T | Unobserved:
@@ -97,10 +111,12 @@ def _unless(earlier: object, ask: Callable[[], T | Unobserved]) -> T | Unobserve
 
 def probe_interpreters(config: ChainConfig) -> tuple[ModuleProbe | Unobserved, ...]:
     """Look for the launcher in the interpreter that runs it, and for nvrx-chain in the one that runs run-task."""
+    isolated = _probe(config.interpreter, ("nvrx_chain",), isolated=True)
+    if config.container is not None:
+        return (isolated,)
     needed = _NEEDS[config.launcher.kind]
     if config.workload.built_in:
         needed = tuple(dict.fromkeys((*needed, "torch", "nvrx_chain")))
-    isolated = _probe(config.interpreter, ("nvrx_chain",), isolated=True)
     if not needed:
         return (isolated,)
     return (isolated, _probe(config.launcher.python, needed, isolated=False))

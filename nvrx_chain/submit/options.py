@@ -182,6 +182,13 @@ OPTIONS: tuple[Option, ...] = (
     _text("gres", Section.SITE, "Further generic resources of each node: nvme:1. GPUs go by --gpus-per-node.", "LIST"),
     _text("mem", Section.SITE, "Memory of each node, such as 900G; 0 takes all of it.", "SIZE"),
     _count("cpus-per-task", Section.SITE, "Cores for the launcher of each node and its ranks.", minimum=1),
+    _text(
+        "export",
+        Section.SITE,
+        "Variables for the job, as sbatch writes them: NONE, ALL, or [ALL,]NAME[=VALUE],... Values are read now, kept"
+        " in a file that only you can read, and never stand in sbatch's command line.",
+        "LIST",
+    ),
     _text("mail-type", Section.SITE, "When Slurm sends mail: END,FAIL and the like, for each generation.", "TYPES"),
     _text("mail-user", Section.SITE, "To whom; without it to you.", "ADDRESS"),
     Option(
@@ -211,7 +218,7 @@ OPTIONS: tuple[Option, ...] = (
     _switch(
         "allow-local-run-dir",
         Section.PLACE,
-        "Accept a run directory that looks as if only this machine could see it.",
+        "Accept a run directory, interpreter or workload that looks as if only this machine could see it.",
     ),
     _text(
         "launcher",
@@ -241,6 +248,19 @@ OPTIONS: tuple[Option, ...] = (
         "Bash script that each node sources before its launcher: modules, a virtual environment, NCCL_*. It is copied"
         " into the run directory, and its last command has to succeed.",
         "FILE",
+    ),
+    _text(
+        "container-image",
+        Section.LAUNCH,
+        "Run the launchers in this container, by pyxis: an image of a registry, or the path of a file.",
+        "IMAGE",
+    ),
+    _text(
+        "container-mounts",
+        Section.LAUNCH,
+        "What of the nodes the container sees: SRC[:DST[:FLAGS]],... Without it the directories of the workload and its"
+        " checkpoints; empty for none of these. The run directory and nvrx-chain itself are always mounted.",
+        "LIST",
     ),
     _count(
         "max-restarts",

@@ -7,6 +7,7 @@ unique prefix (getopt_long), so a prefix of a refused name is refused too, unles
 from __future__ import annotations
 
 from nvrx_chain.errors import UsageError
+from nvrx_chain.masking import mask_words
 
 _OURS = "nvrx-chain sets it itself"
 _IDENTITY = "a job that cannot be told from others cannot be cancelled safely"
@@ -27,8 +28,8 @@ _REFUSED: dict[str, str] = {
     "error": "standard error goes to logs/ in the run directory",
     "exclude": "use --exclude",
     "exclusive": "use --exclusive or --no-exclusive",
-    "export": "run-task needs the environment of the submit; export what you need before it",
-    "export-file": "run-task needs the environment of the submit; export what you need before it",
+    "export": "use --export, which keeps values out of command lines",
+    "export-file": "use --export, which keeps values in a file that only you can read",
     "gid": _IDENTITY,
     "gpus-per-node": "use --gpus-per-node",
     "gres": "use --gres",
@@ -97,6 +98,11 @@ _WHOLE_NAMES = frozenset({"gpus"})
 def check_sbatch_arguments(arguments: tuple[str, ...]) -> None:
     """Raise UsageError naming the first option that sbatch must not be given, in whatever form it is written."""
     for argument in arguments:
+        if mask_words((argument,)) != (argument,):
+            raise UsageError(
+                f"reading --sbatch-arg {argument.partition('=')[0]}: it holds what looks like a secret",
+                hint="everybody can read sbatch's command line; hand values over with --export",
+            )
         refused = _refused_name(argument)
         if refused is not None:
             raise UsageError(

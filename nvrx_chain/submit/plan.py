@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 
 from nvrx_chain import __version__
+from nvrx_chain.masking import mask_words
 from nvrx_chain.records.layout import RunDirectory
-from nvrx_chain.records.manifest import ChainManifest, Shape
+from nvrx_chain.records.manifest import ChainManifest, ExportMode, PrivateSettings, Shape
 from nvrx_chain.slurm.identity import format_comment
 from nvrx_chain.submit.config import ChainConfig
+from nvrx_chain.submit.private import private_settings
 from nvrx_chain.submit.render import render_script, script_fields
 from nvrx_chain.submit.shape import array_argument
 
@@ -26,6 +28,7 @@ class Submitter:
     cluster: str | None
     submitted_at: str
     launcher_version: str | None = None
+    slurm_directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +47,12 @@ class PlannedGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitPlan:
-    """All that a submit writes to the run directory and asks of Slurm. `prologue` None: none is written."""
+    """All that a submit writes to the run directory and asks of Slurm. `prologue`, `private` None: none is written."""
 
     manifest: ChainManifest
     script: str
     prologue: str | None
+    private: PrivateSettings | None = None
     generations: tuple[PlannedGeneration, ...]
 
     @property
@@ -63,8 +67,10 @@ class SubmitPlan:
 
 def build_plan(config: ChainConfig, submitter: Submitter, template: str, *, prologue: str | None = None) -> SubmitPlan:
     """The plan of a whole chain, generations numbered from 1. `prologue` is the text of the script that was named."""
+    private = private_settings(config, submitter.slurm_directory)
     return SubmitPlan(
-        manifest=_manifest(config, submitter),
+        manifest=_manifest(config, submitter, private),
+        private=private,
         script=render_script(template, script_fields(config)),
         prologue=prologue,
         generations=tuple(plan_generation(config, sequence) for sequence in range(1, config.chain_depth + 1)),
@@ -84,6 +90,7 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
             shape=shape,
             run_directory=str(config.run_directory),
             stamp=stamp,
+            export=config.export.mode,
             after=config.after if sequence == 1 else None,
         ),
         f"--nodes={shape.nodes_per_task}",
@@ -104,7 +111,7 @@ def plan_generation(config: ChainConfig, sequence: int) -> PlannedGeneration:
 
 
 def identity_options(
-    *, name: str, shape: Shape, run_directory: str, stamp: str, after: int | None = None
+    *, name: str, shape: Shape, run_directory: str, stamp: str, export: ExportMode, after: int | None = None
 ) -> tuple[str, ...]:
     """The options that make a job a generation of its chain. Only the comment differs between two generations.
 
@@ -118,7 +125,7 @@ def identity_options(
         f"--dependency=singleton{also}",
         "--no-requeue",
         "--open-mode=append",
-        "--export=ALL",
+        f"--export={export.value}",
         f"--chdir={run_directory}",
         f"--comment={stamp}",
     )
@@ -133,7 +140,8 @@ def _output_pattern(run: RunDirectory) -> str:
     return f"{str(run.slurm_logs).replace('%', '%%')}/slurm-%A_%a.log"
 
 
-def _manifest(config: ChainConfig, submitter: Submitter) -> ChainManifest:
+def _manifest(config: ChainConfig, submitter: Submitter, private: PrivateSettings | None) -> ChainManifest:
+    """chain.json, which others can read: words that look like secrets are masked in it and whole in `private`."""
     return ChainManifest(
         chain_id=config.chain_id,
         job_name=config.name,
@@ -147,10 +155,16 @@ def _manifest(config: ChainConfig, submitter: Submitter) -> ChainManifest:
         shape=config.shape,
         chain_depth=config.chain_depth,
         time_limit_seconds=config.time_limit.seconds if config.time_limit else None,
-        launcher=msgspec.structs.replace(config.launcher, version=submitter.launcher_version),
-        workload=config.workload.words,
+        launcher=msgspec.structs.replace(
+            config.launcher, version=submitter.launcher_version, command=mask_words(config.launcher.command)
+        ),
+        workload=mask_words(config.workload.words),
         checkpoint_iteration_file=config.checkpoint_iteration_file,
         completion=config.completion,
         thresholds=config.thresholds,
         prologue=str(config.run.prologue) if config.prologue is not None else None,
+        container=config.container,
+        export=config.export.mode,
+        exported=tuple(sorted(config.export.variables)),
+        private_file=str(config.run.private) if private is not None else None,
     )

@@ -5,11 +5,10 @@ A fact that could not be observed is no problem by itself, except that a real su
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from nvrx_chain.errors import PreflightError, Unobserved
+from nvrx_chain.masking import mask_words
 from nvrx_chain.records.manifest import CompletionKind, LauncherKind
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_chain.slurm.model import Partition
@@ -19,27 +18,9 @@ from nvrx_chain.submit.entry import Refusal, decide_entry, find_differences
 from nvrx_chain.submit.facts import SubmitFacts
 from nvrx_chain.submit.mounts import Reach
 from nvrx_chain.submit.plan import SubmitPlan
-
-
-class Severity(enum.Enum):
-    """An error refuses the submit, a warning is printed, a note says what was assumed or not looked at."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One finding of the preflight."""
-
-    severity: Severity
-    message: str
-    hint: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.severity.value}: {self.message}" + (f" ({self.hint})" if self.hint else "")
-
+from nvrx_chain.submit.preflight_nodes import check_container, check_places
+from nvrx_chain.submit.problem import Problem, Severity, error, note, warning
+from nvrx_chain.submit.rendered_only import used_rendered_only
 
 Check = Callable[[ChainConfig, SubmitFacts], Iterator[Problem]]
 
@@ -60,27 +41,15 @@ def refuse_errors(problems: tuple[Problem, ...]) -> None:
         raise PreflightError("submitting: refused before anything was queued", part="; ".join(lines))
 
 
-def _error(message: str, hint: str) -> Problem:
-    return Problem(severity=Severity.ERROR, message=message, hint=hint)
-
-
-def _warning(message: str, hint: str) -> Problem:
-    return Problem(severity=Severity.WARNING, message=message, hint=hint)
-
-
-def _note(message: str) -> Problem:
-    return Problem(severity=Severity.NOTE, message=message)
-
-
 def _check_reachable(facts: SubmitFacts, *, dry_run: bool) -> Iterator[Problem]:
     unseen = (answer for answer in (facts.cluster, facts.partitions, facts.queue) if isinstance(answer, Unobserved))
     first = next(unseen, None)
     if first is None:
         return
     if dry_run:
-        yield _note(f"the cluster was not checked: {first.reason}")
+        yield note(f"the cluster was not checked: {first.reason}")
     else:
-        yield _error(f"Slurm does not answer: {first.reason}", "try again when `scontrol ping` says UP")
+        yield error(f"Slurm does not answer: {first.reason}", "try again when `scontrol ping` says UP")
 
 
 def check_array_size(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
@@ -89,7 +58,7 @@ def check_array_size(config: ChainConfig, facts: SubmitFacts) -> Iterator[Proble
         return
     largest, limit = config.shape.total - 1, facts.cluster.max_array_size
     if largest >= limit:
-        yield _error(
+        yield error(
             f"the largest array index would be {largest}, and MaxArraySize of this cluster is {limit}",
             "use fewer tasks with more --nodes-per-task",
         )
@@ -101,33 +70,33 @@ def check_segment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
     if segment is None:
         return
     if nodes % segment:
-        yield _error(
+        yield error(
             f"{nodes} training nodes do not divide into segments of {segment}",
             "choose --train-tasks x --nodes-per-task as a multiple of --segment",
         )
     if config.launcher.kind is not LauncherKind.FT_LAUNCHER:
-        yield _warning(f"{config.launcher.kind.value} knows no segments", "--segment has no effect with it")
+        yield warning(f"{config.launcher.kind.value} knows no segments", "--segment has no effect with it")
 
 
 def check_run_directory(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
     """Every node must see the run directory, and its files must be ours."""
     owner = facts.directory.owner_uid
     if owner is not None and owner != facts.uid:
-        yield _error(f"the run directory {config.run_directory} belongs to uid {owner}", "choose another --run-dir")
+        yield error(f"the run directory {config.run_directory} belongs to uid {owner}", "choose another --run-dir")
     found = facts.file_system
     if isinstance(found, Unobserved):
-        yield _note(f"the file system of the run directory was not checked: {found.reason}")
+        yield note(f"the file system of the run directory was not checked: {found.reason}")
     elif found.reach is Reach.SHARED or config.allow_local_run_directory:
         return
     else:
         message = f"the run directory {config.run_directory} is on {found.kind} ({found.mount_point})"
         if found.reach is Reach.TEMPORARY:
-            yield _error(
+            yield error(
                 f"{message}, which only this machine sees",
                 "choose --run-dir on a shared file system, or --allow-local-run-dir on a cluster of one machine",
             )
         else:
-            yield _warning(
+            yield warning(
                 f"{message}, a disk of this machine",
                 "every node must see it; if they do, --allow-local-run-dir ends this warning",
             )
@@ -143,7 +112,7 @@ def check_name(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
             continue
         stamp = parse_comment(task.comment)
         if stamp is None or stamp[0] != own:
-            yield _error(
+            yield error(
                 f"the name {config.name} is in use: job {task.array_job_id} is called {task.name}",
                 "choose another --name, or wait until that job has left the queue",
             )
@@ -157,11 +126,11 @@ def check_partition(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem
     known = {partition.name: partition for partition in facts.partitions}
     asked = config.partition.split(",") if config.partition else [p.name for p in known.values() if p.is_default]
     if not asked:
-        yield _error("this cluster has no default partition", "give --partition: " + ", ".join(known))
+        yield error("this cluster has no default partition", "give --partition: " + ", ".join(known))
         return
     for name in asked:
         if name not in known:
-            yield _error(f"there is no partition {name}", "known: " + ", ".join(known))
+            yield error(f"there is no partition {name}", "known: " + ", ".join(known))
             return
     # Slurm starts a job in whichever of the listed partitions can take it, so one that fits is enough.
     complaints = [tuple(_misfits(config, known[name])) for name in asked]
@@ -172,21 +141,21 @@ def check_partition(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem
 def _misfits(config: ChainConfig, partition: Partition) -> Iterator[Problem]:
     where = f"partition {partition.name}"
     if not partition.available:
-        yield _warning(f"{where} is not up", "the chain will wait until it is")
+        yield warning(f"{where} is not up", "the chain will wait until it is")
     yield from _time_misfit(config, partition)
     gpus = config.shape.gpus_per_node
     if partition.gpus_per_node is not None and gpus > partition.gpus_per_node:
-        yield _error(
+        yield error(
             f"{where} has {partition.gpus_per_node} GPUs per node, {gpus} are asked for",
             "lower --gpus-per-node or choose another --partition",
         )
     if config.shape.min_nodes > partition.node_count:
-        yield _error(
+        yield error(
             f"{where} has {partition.node_count} nodes, the training tasks need {config.shape.min_nodes}",
             "a generation could never assemble; lower --train-tasks or --nodes-per-task",
         )
     elif config.shape.max_nodes > partition.node_count:
-        yield _warning(
+        yield warning(
             f"{where} has {partition.node_count} nodes, tasks and hot spares need {config.shape.max_nodes}",
             "some hot spares can never run beside the training tasks",
         )
@@ -197,7 +166,7 @@ def _time_misfit(config: ChainConfig, partition: Partition) -> Iterator[Problem]
     if maximum is None or limit is None:
         return
     if limit.seconds is None or limit.seconds > maximum:
-        yield _error(
+        yield error(
             f"the time limit {limit.text} is above MaxTime of partition {partition.name}, {maximum // 60} minutes",
             "lower --time-limit",
         )
@@ -206,15 +175,15 @@ def _time_misfit(config: ChainConfig, partition: Partition) -> Iterator[Problem]
 def check_launcher(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
     """The interpreters exist and can import what they will be asked to run."""
     if facts.probes is None:
-        yield _note(f"whether {config.launcher.python} can run the launcher was not checked")
+        yield note(f"whether {config.launcher.python} can run the launcher was not checked")
         return
     for probe in facts.probes:
         if isinstance(probe, Unobserved):
-            yield _error(probe.reason, "give an interpreter that runs here with --python")
+            yield error(probe.reason, "give an interpreter that runs here with --python")
             continue
         lacking = [module for module in probe.needed if module not in probe.found]
         if lacking:
-            yield _error(
+            yield error(
                 f"{probe.interpreter} cannot import {' and '.join(lacking)}",
                 _how_to_get(lacking, config.launcher.kind),
             )
@@ -231,15 +200,35 @@ def _how_to_get(lacking: list[str], kind: LauncherKind) -> str:
 def check_workload(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
     """The program that the user named is there, and what happens without one is said."""
     if config.workload.built_in:
-        yield _note("the workload is the built-in mock training (mock-gpt); name your own after --")
-    if facts.program_exists is False:
-        yield _error(f"the workload {config.workload.program} is not there", "name a file that every node sees")
+        yield note("the workload is the built-in mock training (mock-gpt); name your own after --")
+    if facts.program_exists is False and config.container is None:
+        yield error(f"the workload {config.workload.program} is not there", "name a file that every node sees")
+
+
+def check_environment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """What of --export is not as its author may think, and secrets that stand where others can read them."""
+    if config.export.unset:
+        yield warning(f"--export names {' '.join(config.export.unset)}, not set here", "set it, or give NAME=VALUE")
+    words = (*config.workload.words, *config.launcher.command)
+    if mask_words(words) != words:
+        yield warning(
+            "the workload's command line holds what looks like a secret, and every process list on its nodes will show"
+            " it",
+            "name a variable instead: --export ALL,NAME",
+        )
+
+
+def check_rendered_only(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """Nobody should find out at night that they are the first."""
+    names = used_rendered_only(config)
+    if names:
+        yield note(f"rendered as documented and never run by the tests of nvrx-chain: {', '.join(names)}")
 
 
 def check_completion(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
     """Exit code 0 proves little, so the rule that takes its place is said."""
     if config.completion.kind is CompletionKind.TWO_QUIET_EXITS:
-        yield _note(
+        yield note(
             "no criterion of a finished training: the chain counts as finished when two generations in a row exit 0"
             " at the same checkpoint iteration; better: --done-file, --target-iteration or --complete-on-exit-zero"
         )
@@ -249,14 +238,14 @@ def check_entry(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
     """Nothing is submitted into a directory with a live chain, or with another one's records."""
     entry = decide_entry(config, facts.directory, facts.queue, facts.cluster)
     if isinstance(entry, Refusal):
-        yield _error(entry.message, entry.hint)
+        yield error(entry.message, entry.hint)
 
 
 def check_half(plan: SubmitPlan, directory: DirectoryState) -> Iterator[Problem]:
     """A half-submitted chain is completed as it was begun. Not among CHECKS: it needs the plan."""
     refusal = find_differences(plan, directory)
     if refusal is not None:
-        yield _error(refusal.message, refusal.hint)
+        yield error(refusal.message, refusal.hint)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -268,5 +257,9 @@ CHECKS: tuple[Check, ...] = (
     check_partition,
     check_launcher,
     check_workload,
+    check_places,
+    check_container,
+    check_environment,
+    check_rendered_only,
     check_completion,
 )

@@ -17,7 +17,8 @@ from nvrx_chain.submit.directory import DirectoryState
 from nvrx_chain.submit.entry import Entry, adopt_identity, decide_entry
 from nvrx_chain.submit.facts import SubmitFacts, gather_facts, launcher_version
 from nvrx_chain.submit.plan import SubmitPlan, Submitter, build_plan
-from nvrx_chain.submit.preflight import Problem, check_half, find_problems
+from nvrx_chain.submit.preflight import check_half, find_problems
+from nvrx_chain.submit.problem import Problem
 from nvrx_chain.submit.prologue import read_prologue
 from nvrx_chain.submit.render import read_template
 
@@ -75,4 +76,5 @@ def _submitter(config: ChainConfig, facts: SubmitFacts, clock: Clock) -> Submitt
         cluster=None if isinstance(facts.cluster, Unobserved) else facts.cluster.cluster_name,
         submitted_at=format_time(clock.now()),
         launcher_version=launcher_version(facts, config.launcher.kind),
+        slurm_directory=facts.slurm_directory,
     )

@@ -56,6 +56,8 @@ def write_script(plan: SubmitPlan) -> None:
     if plan.prologue is not None:
         # It may hold keys.
         write_atomic(plan.run.prologue, plan.prologue.encode(), mode=0o600)
+    if plan.private is not None:
+        write_atomic(plan.run.private, encode_record(plan.private), mode=0o600)
 
 
 def move_to_history(run: RunDirectory, label: str) -> Path | None:
@@ -65,6 +67,7 @@ def move_to_history(run: RunDirectory, label: str) -> Path | None:
     the rest is of no chain, and whatever an interrupted call left behind is moved by the next.
     """
     present = [path for path in (run.manifest, run.outcome, run.hold) if os.path.lexists(path)]
+    _remove_private(run)
     if list_names(run.submissions):
         present.append(run.submissions)
     if not present:
@@ -72,6 +75,14 @@ def move_to_history(run: RunDirectory, label: str) -> Path | None:
     target = _new_directory(run.history, label)
     _move(present, target)
     return target
+
+
+def _remove_private(run: RunDirectory) -> None:
+    """The values of a chain that is over are of no use to anybody who means well."""
+    try:
+        run.private.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecordError(f"removing {run.private}: {error.strerror}") from error
 
 
 def move_submissions(run: RunDirectory, sequences: Sequence[int], label: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from nvrx_chain.masking import HIDDEN, mask_text, mask_words
+from nvrx_chain.submit.export import mask_export
 from nvrx_chain.submit.options import REQUIRED
 from nvrx_chain.submit.plan import SubmitPlan
 from nvrx_chain.submit.preview import SubmitPreview
@@ -19,7 +21,7 @@ def render_settings(settings: Settings, *, as_json: bool) -> str:
     shown = settings.by_key.values()
     if as_json:
         return render_json(
-            {setting.option.key: {"value": setting.value, "origin": setting.origin} for setting in shown}
+            {setting.option.key: {"value": _shown_value(setting), "origin": setting.origin} for setting in shown}
         )
     rows = [_setting_row(setting) for setting in shown]
     width = max(len(row) for row, _ in rows)
@@ -27,12 +29,22 @@ def render_settings(settings: Settings, *, as_json: bool) -> str:
 
 
 def _setting_row(setting: Setting) -> tuple[str, str]:
-    key, value = setting.option.key, setting.value
+    key, value = setting.option.key, _shown_value(setting)
     if value is None:
         unset = "not set, and required" if setting.option.off is REQUIRED else "not set"
         return f"# {key}: {unset}", setting.origin
     comment = "" if setting.option.in_file else "# "
     return f"{comment}{key} = {_toml(value)}", setting.origin
+
+
+def _shown_value(setting: Setting) -> Any:
+    """The value as others may read it: a terminal is shared, and its text ends up in tickets."""
+    value = setting.value
+    if setting.option.key == "export" and value is not None:
+        return mask_export(value)
+    if isinstance(value, tuple):
+        return mask_words(value)
+    return mask_text(value) if isinstance(value, str) else value
 
 
 def _toml(value: Any) -> str:
@@ -60,6 +72,7 @@ def render_preview(preview: SubmitPreview, *, as_json: bool) -> str:
                     }
                     for generation in missing
                 ],
+                "private": _private_as_data(plan),
                 "script_path": str(plan.run.script),
                 "script": plan.script,
                 "problems": [
@@ -74,11 +87,34 @@ def render_preview(preview: SubmitPreview, *, as_json: bool) -> str:
     return "\n".join([*lines, f"# {shlex.quote(str(plan.run.script))}", plan.script.rstrip("\n")])
 
 
+def _private_as_data(plan: SubmitPlan) -> dict[str, Any]:
+    """What of the environment travels how; no value of it is shown."""
+    return {
+        "export": plan.manifest.export.value,
+        "file": plan.manifest.private_file,
+        "variables": dict.fromkeys(plan.manifest.exported, HIDDEN),
+    }
+
+
+def _private_lines(plan: SubmitPlan) -> tuple[str, ...]:
+    manifest = plan.manifest
+    if plan.private is None:
+        return ()
+    where = f"{shlex.quote(str(plan.run.private))} (mode 600)"
+    lines = [f"sbatch is told --export={manifest.export.value}; the launchers read {where}"]
+    if manifest.exported:
+        lines.append("there: " + " ".join(f"{name}={HIDDEN}" for name in manifest.exported))
+    if plan.private.workload is not None or plan.private.launcher_command is not None:
+        lines.append("and there alone: words of the workload that look like secrets")
+    return tuple(lines)
+
+
 def _headline(plan: SubmitPlan) -> tuple[str, ...]:
     manifest = plan.manifest
     return (
         f"chain {manifest.chain_id}, name {manifest.job_name}, run directory {shlex.quote(manifest.run_directory)}",
         f"{manifest.chain_depth} generations of {describe_shape(manifest.shape)}; {plan.queued_tasks} tasks in all",
+        *_private_lines(plan),
     )
 
 

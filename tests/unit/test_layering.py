@@ -10,22 +10,47 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 ALLOWED: dict[str, frozenset[str]] = {
-    "errors": frozenset(),
+    "masking": frozenset(),
+    "errors": frozenset({"masking"}),
     "clock": frozenset(),
     "records": frozenset({"errors", "clock"}),
     "slurm": frozenset({"errors", "clock"}),
     "liveness": frozenset({"errors", "slurm"}),
     "launchers": frozenset({"errors", "records"}),
     "workloads": frozenset({"errors", "clock", "records"}),
-    "submit": frozenset({"errors", "clock", "records", "slurm", "launchers"}),
-    "generation": frozenset({"errors", "clock", "records", "slurm", "launchers", "liveness"}),
+    "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers"}),
+    "generation": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
     "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),
     "demo": frozenset(
-        {"errors", "clock", "records", "slurm", "launchers", "submit", "sandbox", "generation", "ops", "workloads"}
+        {
+            "errors",
+            "masking",
+            "clock",
+            "records",
+            "slurm",
+            "launchers",
+            "submit",
+            "sandbox",
+            "generation",
+            "ops",
+            "workloads",
+        }
     ),
     "commands": frozenset(
-        {"errors", "clock", "records", "slurm", "launchers", "submit", "generation", "sandbox", "ops", "demo"}
+        {
+            "errors",
+            "masking",
+            "clock",
+            "records",
+            "slurm",
+            "launchers",
+            "submit",
+            "generation",
+            "sandbox",
+            "ops",
+            "demo",
+        }
     ),
     "cli": frozenset({"errors"}),
     "__main__": frozenset({"cli"}),

@@ -12,7 +12,7 @@ import pytest
 
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.launcher_process import SrunLauncher, interpreter_argv, srun_argv, step_environment
+from nvrx_chain.generation.launcher_process import SrunLauncher, interpreter_argv, srun_options, step_environment
 from nvrx_chain.generation.session import Session, SessionEnd, StopCause, StopOrder, save_seconds
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.records.control import LauncherExit, Walltime
@@ -350,7 +350,7 @@ def test_a_process_that_reads_nothing_holds_up_nobody_and_is_killed(start: Calla
 
 
 def test_srun_is_told_all_that_a_site_or_a_user_could_default() -> None:
-    argv = srun_argv(4, interpreter_argv("/v e n v/python", "run-launcher", "--run-dir", "/a b"))
+    argv = ("srun", *srun_options(4), *interpreter_argv("/v e n v/python", "run-launcher", "--run-dir", "/a b"))
     assert argv[0] == "srun"
     assert {"--nodes=4", "--ntasks=4", "--ntasks-per-node=1", "-K0", "--wait=0"} <= set(argv)
     assert argv[-6:] == ("-I", "-m", "nvrx_chain", "run-launcher", "--run-dir", "/a b")

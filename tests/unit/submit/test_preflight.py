@@ -12,7 +12,8 @@ from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.directory import DirectoryState
 from nvrx_chain.submit.facts import ModuleProbe, SubmitFacts
 from nvrx_chain.submit.mounts import FileSystem, Reach
-from nvrx_chain.submit.preflight import Problem, Severity, find_problems, refuse_errors
+from nvrx_chain.submit.preflight import find_problems, refuse_errors
+from nvrx_chain.submit.problem import Problem, Severity
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.fake_slurm import FakeSlurm
 from tests.unit.submit.chains import UNSEEN, make_cluster, make_config, make_facts, make_partition
@@ -45,7 +46,7 @@ def queue_of(user: str, *names: str, comment: str = "") -> QueueReading:
 
 
 def test_a_chain_that_fits_has_no_problem() -> None:
-    config = make_config(command=("train.py",), target_iteration="10", time_limit="60", gpus_per_node="8")
+    config = make_config(command=("train.py",), target_iteration="10", time_limit="60")
     assert find_problems(config, make_facts(program_exists=True), dry_run=False) == ()
 
 
@@ -226,6 +227,12 @@ def test_the_built_in_workload_and_the_missing_criterion_are_said() -> None:
     assert "built-in mock training" in said
     assert "two generations in a row exit 0" in said
     assert notes(make_config(command=("x.py",), done_file="d"), make_facts(program_exists=True)) == ""
+
+
+def test_a_chain_on_a_path_that_no_test_runs_is_told_so_in_one_line() -> None:
+    assert "never run" not in notes(make_config(), make_facts())
+    used = notes(make_config(gpus_per_node="8", container_image="x"), make_facts())
+    assert used.count("never run by the tests of nvrx-chain: containers (pyxis), GPUs") == 1
 
 
 def test_refusing_names_every_error_and_no_warning() -> None:
