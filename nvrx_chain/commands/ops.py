@@ -34,23 +34,12 @@ from nvrx_chain.slurm.client_kind import ENVIRONMENT_NAME, SlurmClientKind
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def chain_options(command: _F) -> _F:
-    """What names a chain, the same for every command."""
-    by_directory = click.option(
-        "--run-dir",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="The chain by its run directory, also one whose name looks like a job id.",
-    )
-    return click.argument("chain", required=False, metavar="[CHAIN]")(by_directory(_client_option(command)))
-
-
 def _keep_kind(context: click.Context, _parameter: click.Parameter, word: str) -> None:
     context.meta[_KIND] = SlurmClientKind(word)
 
 
 _KIND = "nvrx_chain.slurm_client"
-_client_option = click.option(
+slurm_client_option = click.option(
     "--slurm-client",
     type=click.Choice([kind.value for kind in SlurmClientKind]),
     default=SlurmClientKind.COMMAND.value,
@@ -61,6 +50,18 @@ _client_option = click.option(
     callback=_keep_kind,
     help="How this call asks Slurm: by its programs, or through PySlurm.",
 )
+"""For a command that opens a desk: which Slurm client that gets."""
+
+
+def chain_options(command: _F) -> _F:
+    """What names a chain, the same for every command."""
+    by_directory = click.option(
+        "--run-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The chain by its run directory, also one whose name looks like a job id.",
+    )
+    return click.argument("chain", required=False, metavar="[CHAIN]")(by_directory(slurm_client_option(command)))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -200,7 +201,7 @@ def open_desk() -> Desk:
     except KeyError:
         user = str(uid)
     return Desk(
-        client=make_client(context.meta[_KIND], clock=clock, environ=os.environ),
+        client=make_client(context.meta.get(_KIND, SlurmClientKind.COMMAND), clock=clock, environ=os.environ),
         clock=clock,
         operator=Operator(user=user, uid=uid, host=socket.gethostname()),
         say=lambda line: click.echo(line, err=True),

@@ -314,7 +314,7 @@ OPTIONS: tuple[Option, ...] = (
         "How this call asks Slurm: by its programs, or through PySlurm.",
         "command|pyslurm",
         default=SlurmClientKind.COMMAND.value,
-        off=REQUIRED,
+        off=SlurmClientKind.COMMAND.value,
         choices=tuple(kind.value for kind in SlurmClientKind),
         in_file=False,
     ),

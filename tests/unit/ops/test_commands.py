@@ -226,10 +226,11 @@ def test_a_libslurm_that_ends_its_process_is_slurm_without_an_answer(
     assert "fatal: Unable to process configuration file" in json.loads(done.stdout)["no_answer"]
 
 
-@pytest.mark.parametrize("command", ["status", "extend", "cancel", "hold", "release", "logs"])
+@pytest.mark.parametrize("command", ["status", "list", "extend", "cancel", "hold", "release", "logs"])
 def test_a_pyslurm_that_is_not_installed_is_bad_usage_with_how_to_mend_it(command: str, chain: ChainOnDisk) -> None:
+    where = "--run-root" if command == "list" else "--run-dir"
     more = ["--by", "1"] if command == "extend" else []
-    done = real_process(command, "--slurm-client", "pyslurm", "--run-dir", str(chain.run.path), *more)
+    done = real_process(command, "--slurm-client", "pyslurm", where, str(chain.run.path), *more)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("nvrx-chain: start PySlurm: No module named 'pyslurm'")
     assert "go without --slurm-client pyslurm" in done.stderr
