@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from nvrx_chain import __version__
 from nvrx_chain.errors import NvrxError
+from nvrx_chain.slurm.client_kind import ENVIRONMENT_NAME, SlurmClientKind
 from nvrx_watch.plain_text import plain
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ def _kind_of(parameter: click.Parameter) -> OptionKind:
     default="slurm",
     show_default=True,
     help="none: ask no scheduler, read the files only.",
+)
+@click.option(
+    "--slurm-client",
+    type=click.Choice([kind.value for kind in SlurmClientKind]),
+    default=SlurmClientKind.COMMAND.value,
+    show_default=True,
+    envvar=[f"{ENVIRONMENT_PREFIX}_SLURM_CLIENT", ENVIRONMENT_NAME],
+    help=f"How Slurm is asked: by its programs, or through PySlurm  [env: {ENVIRONMENT_NAME}]",
 )
 @click.option("--user", metavar="USER", help="Whose chain it is, where the job does not say; with --all-mine, whose.")
 @click.option("--once", is_flag=True, help="One pass, also with --live (one static frame) or --interval.")

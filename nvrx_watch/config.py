@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from nvrx_chain.errors import UsageError
+from nvrx_chain.slurm.client_kind import SlurmClientKind, describe_unproven
 from nvrx_watch.model import ActionKind
 from nvrx_watch.thresholds import WatchThresholds
 
@@ -45,6 +46,7 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     run_directory: Path | None
     all_mine: bool
     asks_slurm: bool
+    slurm_client: SlurmClientKind
     user: str | None
     interval_seconds: float | None
     live: bool
@@ -96,11 +98,16 @@ def build_config(
         interval = DEFAULT_LIVE_INTERVAL
     notes: list[str] = []
     sinks = _sinks(options, notes)
+    asks_slurm, client = options["platform"] == "slurm", SlurmClientKind(options["slurm_client"])
+    unproven = describe_unproven(client) if asks_slurm else None
+    if unproven is not None:
+        notes.append(unproven)
     return WatchConfig(
         jobid=options["jobid"],
         run_directory=options["run_dir"],
         all_mine=options["all_mine"],
-        asks_slurm=options["platform"] == "slurm",
+        asks_slurm=asks_slurm,
+        slurm_client=client,
         user=options["user"],
         interval_seconds=None if options["once"] else interval,
         live=options["live"],

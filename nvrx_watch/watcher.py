@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from nvrx_chain.clock import SystemClock
-from nvrx_chain.errors import Unobserved
+from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_watch.config import WatchConfig
 from nvrx_watch.discovery import RESOLVE_SECONDS
@@ -84,7 +84,11 @@ class Watcher:
         self._reader.start()
         self._closing = contextlib.ExitStack()
         self._closing.callback(self._reader.close)
-        client = self._client if config.asks_slurm else None
+        try:
+            client = self._client if config.asks_slurm else None
+        except NvrxError:
+            self._closing.close()
+            raise
         # A daemon's memory is in the process; the disk is for its successor and need not be written each pass.
         stays = config.interval_seconds is not None
         self._store = StateStore(config.state_directory, settle_seconds=SETTLE_SECONDS if stays else 0.0)
@@ -119,9 +123,10 @@ class Watcher:
 
     @functools.cached_property
     def _client(self) -> SlurmClient:
-        from nvrx_chain.slurm.command_client import CommandLineClient
+        from nvrx_chain.slurm.choose import make_client
 
-        return CommandLineClient(clock=self.clock, environ=os.environ, timeout_seconds=SLURM_SECONDS)
+        kind = self._config.slurm_client
+        return make_client(kind, clock=self.clock, environ=os.environ, timeout_seconds=SLURM_SECONDS)
 
     def _read_script(self, array_job_id: int) -> str | Unobserved | None:
         return self._client.batch_script(array_job_id)

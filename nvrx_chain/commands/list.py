@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from nvrx_chain.commands.ops import json_option, open_desk
+from nvrx_chain.commands.ops import json_option, open_desk, slurm_client_option
 from nvrx_chain.ops.listing import list_chains, render_list
 
 
@@ -22,6 +22,7 @@ from nvrx_chain.ops.listing import list_chains, render_list
     help="Only the chains in DIR and directly below it, whoever they belong to.",
 )
 @click.option("--all", "include_ended", is_flag=True, help="Ended chains too.")
+@slurm_client_option
 @json_option
 def list_command(run_root: Path | None, include_ended: bool, as_json: bool) -> None:
     """List your chains, one line each.

@@ -28,9 +28,29 @@ from nvrx_chain.ops.resolve import Resolved, resolve_chain
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
 from nvrx_chain.ops.survey import survey_chain
 from nvrx_chain.ops.words import render_safely
-from nvrx_chain.slurm.command_client import CommandLineClient
+from nvrx_chain.slurm.choose import make_client
+from nvrx_chain.slurm.client_kind import ENVIRONMENT_NAME, SlurmClientKind
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _keep_kind(context: click.Context, _parameter: click.Parameter, word: str) -> None:
+    context.meta[_KIND] = SlurmClientKind(word)
+
+
+_KIND = "nvrx_chain.slurm_client"
+slurm_client_option = click.option(
+    "--slurm-client",
+    type=click.Choice([kind.value for kind in SlurmClientKind]),
+    default=SlurmClientKind.COMMAND.value,
+    show_default=True,
+    envvar=ENVIRONMENT_NAME,
+    show_envvar=True,
+    expose_value=False,
+    callback=_keep_kind,
+    help="How this call asks Slurm: by its programs, or through PySlurm.",
+)
+"""For a command that opens a desk: which Slurm client that gets."""
 
 
 def chain_options(command: _F) -> _F:
@@ -41,7 +61,7 @@ def chain_options(command: _F) -> _F:
         metavar="DIR",
         help="The chain by its run directory, also one whose name looks like a job id.",
     )
-    return click.argument("chain", required=False, metavar="[CHAIN]")(by_directory(command))
+    return click.argument("chain", required=False, metavar="[CHAIN]")(by_directory(slurm_client_option(command)))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -171,7 +191,8 @@ def resolve(chain: str | None, run_dir: Path | None, desk: Desk) -> Resolved:
 
 def open_desk() -> Desk:
     """The desk that was handed in, else one with the machine's own clock, Slurm and user."""
-    given = click.get_current_context().find_object(Desk)
+    context = click.get_current_context()
+    given = context.find_object(Desk)
     if given is not None:
         return given
     clock, uid = SystemClock(), os.geteuid()
@@ -180,7 +201,7 @@ def open_desk() -> Desk:
     except KeyError:
         user = str(uid)
     return Desk(
-        client=CommandLineClient(clock=clock, environ=os.environ),
+        client=make_client(context.meta.get(_KIND, SlurmClientKind.COMMAND), clock=clock, environ=os.environ),
         clock=clock,
         operator=Operator(user=user, uid=uid, host=socket.gethostname()),
         say=lambda line: click.echo(line, err=True),

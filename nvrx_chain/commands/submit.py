@@ -12,8 +12,9 @@ import click
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import PreflightError, UsageError
+from nvrx_chain.slurm.choose import make_client
+from nvrx_chain.slurm.client_kind import SlurmClientKind, describe_unproven
 from nvrx_chain.slurm.command import scrubbed_environment
-from nvrx_chain.slurm.command_client import CommandLineClient
 from nvrx_chain.submit.config import ChainConfig, build_config
 from nvrx_chain.submit.options import OPTIONS, Kind, Option, Section
 from nvrx_chain.submit.places import own_places
@@ -79,15 +80,17 @@ def submit(**flags: Any) -> None:
     )
     if as_json and settings.switch("parsable"):
         raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
+    kind = SlurmClientKind(settings.text("slurm-client"))
+    tell_unproven(kind)
     if settings.switch("dry-run"):
-        _dry_run(config, as_json=as_json)
+        _dry_run(config, kind, as_json=as_json)
     else:
-        _submit(config, as_json=as_json, parsable=settings.switch("parsable"))
+        _submit(config, kind, as_json=as_json, parsable=settings.switch("parsable"))
 
 
-def _dry_run(config: ChainConfig, *, as_json: bool) -> None:
+def _dry_run(config: ChainConfig, kind: SlurmClientKind, *, as_json: bool) -> None:
     clock = SystemClock()
-    client = CommandLineClient(clock=clock, environ=os.environ, timeout_seconds=_DRY_RUN_TIMEOUT_SECONDS)
+    client = make_client(kind, clock=clock, environ=os.environ, timeout_seconds=_DRY_RUN_TIMEOUT_SECONDS)
     preview = preview_chain(config, client, clock, dry_run=True)
     for problem in preview.problems:
         click.echo(problem, err=True)
@@ -96,17 +99,23 @@ def _dry_run(config: ChainConfig, *, as_json: bool) -> None:
         sys.exit(int(PreflightError.exit_code))
 
 
-def _submit(config: ChainConfig, *, as_json: bool, parsable: bool) -> None:
+def _submit(config: ChainConfig, kind: SlurmClientKind, *, as_json: bool, parsable: bool) -> None:
     # Not at the top: a dry run does without them, and starts that much faster.
     from nvrx_chain.submit.chain import submit_chain
     from nvrx_chain.submit.receipt import render_parsable, render_result
 
     tell_dropped_variables(os.environ)
     clock = SystemClock()
-    result = submit_chain(
-        config, CommandLineClient(clock=clock, environ=os.environ), clock, say=lambda line: click.echo(line, err=True)
-    )
+    client = make_client(kind, clock=clock, environ=os.environ)
+    result = submit_chain(config, client, clock, say=lambda line: click.echo(line, err=True))
     click.echo(render_parsable(result) if parsable else render_result(result, as_json=as_json))
+
+
+def tell_unproven(kind: SlurmClientKind) -> None:
+    """Say what is known of a client that not many have used, before anything depends on it."""
+    said = describe_unproven(kind)
+    if said is not None:
+        click.echo(f"note: {said}", err=True)
 
 
 def tell_dropped_variables(environ: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvrx_chain.records.manifest import LauncherKind, Thresholds
+from nvrx_chain.slurm.client_kind import SlurmClientKind
 
 BUILT_IN_WORKLOADS = ("mock-gpt",)
 DEFAULT_THRESHOLDS = Thresholds()
@@ -327,6 +328,16 @@ OPTIONS: tuple[Option, ...] = (
         in_file=False,
     ),
     _switch("show-config", Section.CALL, "Print each setting with its origin, and stop.", in_file=False),
+    _text(
+        "slurm-client",
+        Section.CALL,
+        "How this call asks Slurm: by its programs, or through PySlurm.",
+        "command|pyslurm",
+        default=SlurmClientKind.COMMAND.value,
+        off=SlurmClientKind.COMMAND.value,
+        choices=tuple(kind.value for kind in SlurmClientKind),
+        in_file=False,
+    ),
     _switch("dry-run", Section.CALL, "Print what would be submitted; queue and write nothing.", in_file=False),
     _switch("json", Section.CALL, "Print data instead of text.", in_file=False),
     _switch("parsable", Section.CALL, "Print a line per generation, JOBID or JOBID;CLUSTER.", in_file=False),

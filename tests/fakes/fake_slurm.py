@@ -148,6 +148,25 @@ class FakeSlurm(SlurmClient):
         self._controller.fail_node(self._controller.nodes[name], reason)
         self._controller.settle()
 
+    def settled(self) -> FakeController:
+        """The memory behind it, up to date: for a fake of another way to ask."""
+        self._controller.settle()
+        return self._controller
+
+    def config_now(self) -> ClusterConfig:
+        """The configuration, whatever the reads are scripted to say."""
+        limits = self._controller.limits
+        return ClusterConfig(
+            cluster_name="fake",
+            version="22.05.8",
+            max_array_size=limits.max_array_size,
+            kill_wait_seconds=limits.kill_wait_seconds,
+            slurmd_timeout_seconds=limits.slurmd_timeout_seconds,
+            min_job_age_seconds=limits.min_job_age_seconds,
+            preempt_mode="OFF",
+            accounting=self._accounting,
+        )
+
     # SlurmClient.
 
     def queue(self, user: str | None = None) -> QueueReading | Unobserved:
@@ -194,20 +213,7 @@ class FakeSlurm(SlurmClient):
         return self._read("nodes", (tuple(names),), look)
 
     def config(self) -> ClusterConfig | Unobserved:
-        def look() -> ClusterConfig:
-            limits = self._controller.limits
-            return ClusterConfig(
-                cluster_name="fake",
-                version="22.05.8",
-                max_array_size=limits.max_array_size,
-                kill_wait_seconds=limits.kill_wait_seconds,
-                slurmd_timeout_seconds=limits.slurmd_timeout_seconds,
-                min_job_age_seconds=limits.min_job_age_seconds,
-                preempt_mode="OFF",
-                accounting=self._accounting,
-            )
-
-        return self._read("config", (), look)
+        return self._read("config", (), self.config_now)
 
     def partitions(self) -> tuple[Partition, ...] | Unobserved:
         def look() -> tuple[Partition, ...]:

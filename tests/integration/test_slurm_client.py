@@ -1,4 +1,7 @@
-"""The contract of every SlurmClient, held by the client that runs Slurm's programs, on a real cluster."""
+"""The contract of every SlurmClient, held by the client that runs Slurm's programs, on a real cluster.
+
+The PySlurm client holds it, too, with a stand-in for PySlurm that asks scontrol.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,17 @@ import pytest
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.command_client import CommandLineClient
 from nvrx_chain.slurm.model import AccountedTask
+from nvrx_chain.slurm.pyslurm_client import PySlurmClient
+from nvrx_chain.slurm.pyslurm_jobs import NOT_SHOWN
+from nvrx_chain.slurm.pyslurm_process import PySlurmProcess
 from nvrx_chain.slurm.states import JobState
 from tests.integration.cluster import Cluster, ClusterPool, wait_for
 from tests.unit.slurm.client_contract import Bench, SlurmClientContract
 
+_SCONTROL_PYSLURM = Path(__file__).parents[1] / "fakes" / "scontrol_pyslurm"
 _SMALL = {"nodes": 3, "kill_wait_seconds": 5}
 pytestmark = [pytest.mark.integration, pytest.mark.cluster(**_SMALL)]
 
@@ -36,11 +44,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
     wait_for(condition, _PATIENCE_SECONDS, "the condition of the contract")
 
 
+# Slurm's own output must not change with what a site or a login shell exports.
+_HOSTILE = {"SQUEUE_STATES": "COMPLETED", "SCANCEL_STATE": "PENDING", "SLURM_TIME_FORMAT": "%s", "TZ": "Asia/Tokyo"}
+
+
 @pytest.fixture
 def bench(cluster: Cluster, tmp_path: Path) -> Iterator[Bench]:
-    # Slurm's own output must not change with what a site or a login shell exports.
-    hostile = {"SQUEUE_STATES": "COMPLETED", "SCANCEL_STATE": "PENDING", "SLURM_TIME_FORMAT": "%s", "TZ": "Asia/Tokyo"}
-    client = CommandLineClient(clock=SystemClock(), environ={**os.environ, **cluster.environ, **hostile})
+    client = CommandLineClient(clock=SystemClock(), environ={**os.environ, **cluster.environ, **_HOSTILE})
+    yield from _make_bench(client, tmp_path)
+
+
+def _make_bench(client: SlurmClient, tmp_path: Path, **more: str) -> Iterator[Bench]:
     work_dir = tmp_path / "work dir & #1 100%"
     work_dir.mkdir()
     script = work_dir / "run 'til cancelled.sbatch"
@@ -52,6 +66,7 @@ def bench(cluster: Cluster, tmp_path: Path) -> Iterator[Bench]:
         script=str(script),
         work_dir=str(work_dir),
         wait_until=wait_until,
+        **more,
     )
     yield bench
     _cancel_everything(bench)
@@ -110,6 +125,23 @@ class TestCommandLineClient(SlurmClientContract):
         seen = written.read_text().splitlines()
         assert "TZ=Asia/Tokyo" in seen
         assert not [line for line in seen if line.startswith(("SLURM_BITSTR_LEN", "SLURM_TIME_FORMAT", "SQUEUE_"))]
+
+
+@pytest.mark.slow
+class TestPySlurmClientOverScontrol(SlurmClientContract):
+    """Not against PySlurm, which cannot be built for this Slurm: its attributes are made from scontrol's output."""
+
+    @pytest.fixture
+    def bench(self, cluster: Cluster, tmp_path: Path) -> Iterator[Bench]:
+        environ = {**os.environ, **cluster.environ, **_HOSTILE}
+        clock = SystemClock()
+        client = PySlurmClient(
+            clock=clock,
+            process=PySlurmProcess(environ, search_path=(str(_SCONTROL_PYSLURM),)),
+            commands=CommandLineClient(clock=clock, environ=environ),
+        )
+        yield from _make_bench(client, tmp_path, waiting_singleton=NOT_SHOWN)
+        client.close()
 
 
 _EXITS_93 = """\

@@ -64,7 +64,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "torch": ("workloads",),
     "numpy": ("workloads",),
     "pynvml": (),
-    "pyslurm": ("slurm.pyslurm_client",),
+    "pyslurm": ("slurm.pyslurm_worker",),
     "rich": ("ops", "demo", "commands", "sandbox"),
     "watchdog": ("ops",),
     "ClusterShell": ("slurm.nodelist",),

@@ -16,7 +16,11 @@ from nvrx_chain.commands.ops import cancel
 from nvrx_chain.errors import IdentityError
 from nvrx_chain.records.outcome import Outcome, Verdict
 from tests.fakes.fake_slurm import Act
+from tests.fakes.pyslurm_bench import STAND_IN
+from tests.fakes.pyslurm_world import pyslurm_world
 from tests.unit.ops.conftest import ChainOnDisk, World
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -141,16 +145,18 @@ def test_an_interrupt_ends_following_without_a_fuss(world: World, chain: ChainOn
 NO_SLURM = {"PATH": "/nowhere", "HOME": "/", "COLUMNS": "80"}
 
 
-def real_process(*words: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
+def real_process(
+    *words: str, code: str | None = None, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code is not None else ["-m", "nvrx_chain"]
     return subprocess.run(
         [sys.executable, *start, *words],
-        env=NO_SLURM,
+        env={**NO_SLURM, **(environ or {})},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        cwd=Path(__file__).parents[3],
+        cwd=ROOT,
     )
 
 
@@ -190,3 +196,42 @@ def test_errors_are_one_line_with_their_exit_code(words: tuple[str, ...], code: 
     assert "Traceback" not in done.stderr
     if code == 1:
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+def with_pyslurm(world: World, path: Path, **faults: str) -> dict[str, str]:
+    """An environment in which a stand-in for PySlurm shows the world's Slurm, and nothing else does."""
+    path.write_text(json.dumps(pyslurm_world(world.slurm, faults)))
+    return {"NVRX_SLURM_CLIENT": "pyslurm", "PYTHONPATH": f"{ROOT}:{STAND_IN}", "FAKE_PYSLURM": str(path)} | {
+        "FAKE_PYSLURM_VERSION": "22.05.0"
+    }
+
+
+def test_status_asks_pyslurm_where_that_was_chosen(world: World, chain: ChainOnDisk, tmp_path: Path) -> None:
+    jobs = chain.submit_three()
+    environ = with_pyslurm(world, tmp_path / "world.json")
+    done = real_process("status", str(jobs[0]), "--json", environ=environ)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["no_answer"], seen["state"]) == (None, "running")
+    assert [generation["state"] for generation in seen["generations"]] == ["running", "queued", "queued"]
+
+
+def test_a_libslurm_that_ends_its_process_is_slurm_without_an_answer(
+    world: World, chain: ChainOnDisk, tmp_path: Path
+) -> None:
+    chain.submit_three()
+    environ = with_pyslurm(world, tmp_path / "world.json", jobs="exit")
+    done = real_process("status", str(chain.run.path), "--json", environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert "fatal: Unable to process configuration file" in json.loads(done.stdout)["no_answer"]
+
+
+@pytest.mark.parametrize("command", ["status", "list", "extend", "cancel", "hold", "release", "logs"])
+def test_a_pyslurm_that_is_not_installed_is_bad_usage_with_how_to_mend_it(command: str, chain: ChainOnDisk) -> None:
+    where = "--run-root" if command == "list" else "--run-dir"
+    more = ["--by", "1"] if command == "extend" else []
+    done = real_process(command, "--slurm-client", "pyslurm", where, str(chain.run.path), *more)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("nvrx-chain: start PySlurm: No module named 'pyslurm'")
+    assert "go without --slurm-client pyslurm" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -23,7 +23,8 @@ class Bench:
     """A client on an empty cluster of at least three nodes, and how to wait there.
 
     `script` is the path of a batch script that runs until it is cancelled; `name` is a job name of this test alone.
-    `wait_until` fails the test when the condition does not come true.
+    `wait_until` fails the test when the condition does not come true. `waiting_singleton` is the dependency that the
+    client's queue shows of one.
     """
 
     client: SlurmClient
@@ -32,6 +33,7 @@ class Bench:
     script: str
     work_dir: str
     wait_until: Callable[[Callable[[], bool]], None]
+    waiting_singleton: str = "singleton(unfulfilled)"
 
     def submit(self, *options: str, array: str | None = "0-3%2") -> int:
         """A chain-like submission; its array job id."""
@@ -103,7 +105,11 @@ class SlurmClientContract:
         second = bench.submit("--dependency=singleton")
         bench.wait_for(first, JobState.RUNNING, [0, 1])
         bench.wait_until(lambda: {task.reason for task in bench.tasks(second)} == {"Dependency"})
-        assert {task.dependency for task in bench.tasks(second)} == {"singleton(unfulfilled)"}
+        assert {task.dependency for task in bench.tasks(second)} == {bench.waiting_singleton}
+        details = bench.client.show_job(second)
+        assert details is not None
+        assert not isinstance(details, Unobserved)
+        assert {detail.dependency for detail in details} == {"singleton(unfulfilled)"}
         bench.client.cancel([str(first)])
         bench.wait_for(second, JobState.RUNNING, [0, 1])
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from nvrx_chain.cli import cli
 from nvrx_chain.commands.submit import current_directory
 from nvrx_chain.submit.options import OPTIONS, Section
+from tests.fakes.pyslurm_bench import STAND_IN, recorded
 
 ROOT = Path(__file__).parents[3]
 DRY_RUN_LIMIT_SECONDS = 0.4
@@ -163,3 +164,33 @@ def test_the_current_directory_is_named_as_the_shell_names_it(tmp_path: Path, mo
     assert current_directory({"PWD": str(tmp_path)}) == tmp_path / "real"
     assert current_directory({"PWD": "link"}) == tmp_path / "real"
     assert current_directory({}) == tmp_path / "real"
+
+
+def test_a_dry_run_through_pyslurm_says_that_it_is_and_prints_the_same_commands(tmp_path: Path) -> None:
+    world = tmp_path / "world.json"
+    world.write_text(json.dumps(recorded("running")))
+    environ = {"PATH": "/nowhere", "PYTHONPATH": f"{ROOT}:{STAND_IN}", "FAKE_PYSLURM": str(world)}
+    shape = (*SHAPE, "--name", "run7", "--dry-run", "--json")
+    plain = run(tmp_path, *shape, environ=environ)
+    chosen = run(tmp_path, *shape, "--slurm-client", "pyslurm", environ=environ)
+    assert chosen.returncode == 0, chosen.stderr
+    notes = [line for line in chosen.stderr.splitlines() if "recorded behaviour only" in line]
+    assert len(notes) == 1
+    # No Slurm program is on PATH: the cluster's name is known through PySlurm alone.
+    seen, unseen = json.loads(chosen.stdout), json.loads(plain.stdout)
+    assert (seen["manifest"]["cluster"], unseen["manifest"]["cluster"]) == ("sandbox", None)
+    assert [one["argv"][:2] for one in seen["generations"]] == [one["argv"][:2] for one in unseen["generations"]]
+    assert "recorded behaviour" not in plain.stderr
+
+
+def test_a_submit_through_a_pyslurm_that_is_not_installed_makes_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, *SHAPE, environ={"NVRX_SLURM_CLIENT": "pyslurm"})
+    assert done.returncode == 2, done.stderr
+    assert "No module named 'pyslurm'" in done.stderr
+    assert list((tmp_path / "pro ject").iterdir()) == []
+
+
+def test_a_client_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+    done = run(tmp_path, *SHAPE, "--slurm-client", "rest")
+    assert done.returncode == 2
+    assert "'rest' is none of command, pyslurm" in done.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from nvrx_watch.cli import main
 from nvrx_watch.hang_guard import Hangs
+from tests.fakes.pyslurm_bench import STAND_IN, recorded
 from tests.rundirs import CHAIN_ID, Size, write_nvrx, write_own
 
 ROOT = Path(__file__).parents[3]
@@ -113,6 +114,36 @@ def test_a_scheduler_that_is_not_there_is_a_degraded_watcher_and_no_bad_word(tmp
     done = run(tmp_path, "123")
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
+
+
+def test_a_pyslurm_that_is_not_installed_is_64_and_one_line_that_says_how_to_mend_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "123", environ={"NVRX_SLURM_CLIENT": "pyslurm"})
+    assert done.returncode == 64, (done.stdout, done.stderr)
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("nvrx-watch: ")]
+    assert "No module named 'pyslurm'" in said
+    assert "go without --slurm-client pyslurm" in said
+    assert "Traceback" not in done.stderr
+
+
+def test_a_pass_asks_pyslurm_where_that_was_chosen(tmp_path: Path, run_dir: Path) -> None:
+    world = tmp_path / "world.json"
+    world.write_text(json.dumps(recorded("running")))
+    environ = {"PYTHONPATH": f"{ROOT}:{STAND_IN}", "FAKE_PYSLURM": str(world)}
+    done = run(tmp_path, f"--run-dir={run_dir}", "--json", "--slurm-client=pyslurm", environ=environ)
+    unobserved = json.loads(done.stdout)["unobserved"]
+    # No Slurm program is on PATH: whatever was seen was seen through PySlurm.
+    assert "queue" not in unobserved, unobserved
+    assert "recorded behaviour only" in done.stderr
+
+
+def test_a_libslurm_that_ends_its_process_does_not_end_the_watcher(tmp_path: Path, run_dir: Path) -> None:
+    world = tmp_path / "world.json"
+    world.write_text(json.dumps({**recorded("running"), "faults": {"jobs": "exit"}}))
+    environ = {"PYTHONPATH": f"{ROOT}:{STAND_IN}", "FAKE_PYSLURM": str(world)}
+    done = run(tmp_path, f"--run-dir={run_dir}", "--json", "--slurm-client=pyslurm", environ=environ)
+    shown = json.loads(done.stdout)
+    assert "fatal: Unable to process configuration file" in shown["unobserved"]["queue"]
+    assert done.returncode == shown["exit_code"] != 0
 
 
 def test_help_lists_and_explanations_need_no_chain(tmp_path: Path) -> None:

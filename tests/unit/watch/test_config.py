@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "run_dir": Path("/run/dir"),
     "all_mine": False,
     "platform": "slurm",
+    "slurm_client": "command",
     "user": None,
     "once": False,
     "interval": None,
@@ -136,3 +137,11 @@ def test_a_secret_that_everybody_may_read_is_said_and_used(tmp_path: Path) -> No
     config = build(pd_routing_key_file=key)
     assert config.sinks.pd_routing_key == "R0UT1NG"
     assert ["chmod 600" in note for note in config.notes] == [True]
+
+
+def test_a_client_that_was_only_checked_against_recordings_is_said_in_one_line() -> None:
+    assert build().notes == ()
+    (note,) = build(slurm_client="pyslurm").notes
+    assert "recorded behaviour only" in note
+    # Nothing is asked, so nothing is said.
+    assert build(slurm_client="pyslurm", platform="none", user=None).notes == ()
