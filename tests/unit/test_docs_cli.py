@@ -13,6 +13,7 @@ import pytest
 from nvrx_chain.cli import cli
 from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport
+from nvrx_chain.ops.ending import EndingReport
 from nvrx_chain.ops.hold import HoldReport
 from nvrx_chain.ops.listing import ChainList, ListedChain
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
@@ -166,6 +167,7 @@ def test_every_exit_code_is_on_the_page() -> None:
         (f"{NAME} list", ListedChain),
         (f"{NAME} extend", ExtendResult),
         (f"{NAME} cancel", CancelReport),
+        (f"{NAME} cancel", EndingReport),
         (f"{NAME} release", HoldReport),
     ],
 )
