@@ -300,8 +300,8 @@ DETECTORS: tuple[Detector, ...] = (
         " failed and a cancel by a person apart. Only a warning for a chain that nvrx-chain did not submit and whose"
         " last generation COMPLETED",
         quiet="the chain is held, has another verdict or was to end with the generation that ran; a job that may be the"
-        " chain's is live; nothing was ever submitted; a lease of it still moves; the watching user may not see the jobs"
-        " and accounting shows none",
+        " chain's is live; nothing was ever submitted; a lease of it still moves; the watching user may not see the"
+        " jobs and accounting shows none",
         todo="look at how the last generation ended; then go on with the command that is printed",
         check=find_chain_exhausted,
     ),

@@ -17,6 +17,7 @@ from nvrx_chain.ops.ending import EndingReport
 from nvrx_chain.ops.hold import HoldReport
 from nvrx_chain.ops.listing import ChainList, ListedChain
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
+from nvrx_chain.ops.waiting import WaitReport
 from nvrx_chain.submit.extend import ExtendResult
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -165,6 +166,7 @@ def test_every_exit_code_is_on_the_page() -> None:
         (f"{NAME} status", GenerationStatus),
         (f"{NAME} list", ChainList),
         (f"{NAME} list", ListedChain),
+        (f"{NAME} wait", WaitReport),
         (f"{NAME} extend", ExtendResult),
         (f"{NAME} cancel", CancelReport),
         (f"{NAME} cancel", EndingReport),
