@@ -18,6 +18,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("nvrx_chain.commands.submit:submit", "Submit a training job as a chain of generations."),
     "status": ("nvrx_chain.commands.ops:status", "Show a chain: one line per generation."),
     "list": ("nvrx_chain.commands.list:list_command", "List your chains, one line each."),
+    "wait": ("nvrx_chain.commands.wait:wait", "Wait until a chain has ended; the exit code says how."),
     "extend": ("nvrx_chain.commands.extend:extend", "Queue further generations of a chain."),
     "cancel": ("nvrx_chain.commands.ops:cancel", "Stop a chain for good, queued generations first."),
     "hold": ("nvrx_chain.commands.ops:hold", "Keep the queued generations from starting."),

@@ -21,7 +21,9 @@ class ExitCode(enum.IntEnum):
     REFUSED = 76
     HELD = 77
     NOT_ASSEMBLED = 78
+    CANCELLED = 79
     NO_RESTART = 93
+    TIMED_OUT = 124
     TERMINATED = 143
 
 

@@ -17,6 +17,7 @@ from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.slurm.model import AccountedTask, Node, QueueReading
 from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_watch import memory as names
@@ -257,14 +258,37 @@ def _snapshot(
         accounting=_own_rows(read, accounting),
         nodes=nodes,
         iteration=iteration,
-        verdict=files if isinstance(files, Unobserved) else files.verdict,
+        verdict=files if isinstance(files, Unobserved) else _verdict(read, files),
         hold=files if isinstance(files, Unobserved) else files.hold,
         memory=_pruned(memory, read.generations),
         sources=_report(read, accounting, nodes),
         can_write_run_directory=None if isinstance(files, Unobserved) else files.can_write,
         free_bytes=None if isinstance(files, Unobserved) else files.free_bytes,
         file_clock_ahead_seconds=None if isinstance(files, Unobserved) else files.file_clock_ahead_seconds,
+        ending=None if isinstance(files, Unobserved) or isinstance(files.ending, Unobserved) else files.ending,
         successor=None if isinstance(files, Unobserved) else _successor(read, files),
+    )
+
+
+def _verdict(read: _Read, files: RunReading) -> ChainOutcome | Unobserved | None:
+    """The verdict; of a chain that was to end with a generation, also when that is gone and left none."""
+    ending, queue = files.ending, read.queue
+    if files.verdict is not None or ending is None or isinstance(ending, Unobserved) or isinstance(queue, Unobserved):
+        return files.verdict
+    if any(queue.alive(job) for job in queue.arrays) or queue.doubtful or queue.foreign:
+        return None
+    closed = any(one.array_job_id == ending.array_job_id and one.closed is not None for one in read.generations)
+    if not queue.sees_user and not closed:
+        # A queue that shows nothing of the user may hide all of it.
+        return None
+    return ChainOutcome(
+        chain_id=ending.chain_id,
+        verdict=Verdict.CANCELLED,
+        array_job_id=ending.array_job_id,
+        by=ending.by,
+        why=ending.why,
+        evidence=(f"it was to end with generation {ending.array_job_id}, and nothing of it is in the queue",),
+        decided_at=ending.decided_at,
     )
 
 

@@ -15,7 +15,16 @@ from pathlib import Path
 import msgspec
 
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold, Lease, NoRestart, Rendezvous
+from nvrx_chain.records.control import (
+    ChainOutcome,
+    Closed,
+    Ending,
+    GenerationRecord,
+    Hold,
+    Lease,
+    NoRestart,
+    Rendezvous,
+)
 from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.slurm.model import AccountedTask, Node, QueuedTask
 from nvrx_watch.memory import Memory
@@ -221,6 +230,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int | None = None
     file_clock_ahead_seconds: float | None = None
     """By how much the newest record of the run directory lies in this machine's future; None where none does."""
+    ending: Ending | None = None
+    """The order that the generation which runs is the last; None when there is none or it cannot be read."""
     successor: str | None = None
     """The chain that the run directory holds instead of this one; None while it holds this one or is not known."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome, Hold
+from nvrx_chain.records.control import ChainOutcome, Ending, Hold
 from nvrx_chain.records.manifest import ChainManifest
 from nvrx_watch.model import Generation
 
@@ -22,6 +22,7 @@ class RunReading(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int | Unobserved | None = None
     verdict: ChainOutcome | Unobserved | None = None
     hold: Hold | Unobserved | None = None
+    ending: Ending | Unobserved | None = None
     can_write: bool | None = None
     free_bytes: int | None = None
     file_clock_ahead_seconds: float | None = None

@@ -20,8 +20,9 @@ import msgspec
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import ExitCode
-from nvrx_chain.ops.cancel import ask_before_cancel, cancel_chain, render_cancel
+from nvrx_chain.ops.cancel import CancelReport, ask_before_cancel, cancel_chain, render_cancel
 from nvrx_chain.ops.chain import Operator, require_own
+from nvrx_chain.ops.ending import EndingReport, ask_before_ending, end_after_current, render_ending
 from nvrx_chain.ops.hold import hold_chain, release_chain, render_hold
 from nvrx_chain.ops.logs import Follower, LogRequest, choose_logs, print_tail
 from nvrx_chain.ops.resolve import Resolved, resolve_chain
@@ -99,11 +100,18 @@ def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
 @click.command()
 @chain_options
 @click.option("--reason", metavar="TEXT", help="Why, for the record.")
+@click.option("--after-current", is_flag=True, help="Let the running generation train to its end; it is the last one.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @_timeout_option
 @json_option
 def cancel(
-    chain: str | None, run_dir: Path | None, reason: str | None, yes: bool, timeout: float, as_json: bool
+    chain: str | None,
+    run_dir: Path | None,
+    reason: str | None,
+    after_current: bool,
+    yes: bool,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Stop a chain for good: queued generations first, then the running one.
 
@@ -113,8 +121,13 @@ def cancel(
     found = resolve(chain, run_dir, desk)
     require_own(found.chain, desk.operator)
     if desk.is_interactive and not yes:
-        click.confirm(ask_before_cancel(found.chain), abort=True, err=True)
-    _finish(cancel_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_cancel)
+        click.confirm((ask_before_ending if after_current else ask_before_cancel)(found.chain), abort=True, err=True)
+    stop = end_after_current if after_current else cancel_chain
+    finish(stop(found.chain, desk, why=reason, seconds=timeout), as_json, _render_stop)
+
+
+def _render_stop(report: CancelReport | EndingReport) -> str:
+    return render_ending(report) if isinstance(report, EndingReport) else render_cancel(report)
 
 
 @click.command()
@@ -129,7 +142,7 @@ def hold(chain: str | None, run_dir: Path | None, reason: str | None, timeout: f
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
-    _finish(hold_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_hold)
+    finish(hold_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_hold)
 
 
 @click.command()
@@ -143,7 +156,7 @@ def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bo
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
-    _finish(release_chain(found.chain, desk, seconds=timeout), as_json, render_hold)
+    finish(release_chain(found.chain, desk, seconds=timeout), as_json, render_hold)
 
 
 @click.command()
@@ -217,7 +230,7 @@ class _Report(Protocol):
 _R = TypeVar("_R", bound=_Report)
 
 
-def _finish(report: _R, as_json: bool, render: Callable[[_R], str]) -> None:
+def finish(report: _R, as_json: bool, render: Callable[[_R], str]) -> None:
     """Print a report; end with 1 when it is not complete."""
     if as_json:
         click.echo(msgspec.json.encode(report))

@@ -16,7 +16,7 @@ from nvrx_chain.clock import format_time
 from nvrx_chain.errors import ExitCode, NvrxError
 from nvrx_chain.generation import brake, teardown
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.records.control import ChainOutcome, GenerationRecord
+from nvrx_chain.records.control import ChainOutcome, Ending, GenerationRecord
 from nvrx_chain.records.cycle_info import count_cycles
 from nvrx_chain.records.files import encode_record, write_atomic
 from nvrx_chain.records.outcome import BRAKE_COUNTS, CHAIN_VERDICT, TEARDOWN, Outcome, TeardownAction, Verdict
@@ -79,22 +79,34 @@ def close_now(context: TaskContext, end: GenerationEnd) -> GenerationEnd:
 
 def decide_chain(context: TaskContext, end: GenerationEnd) -> None:
     """Write the chain's verdict when this outcome ends the chain, or when no generation is left to take over."""
-    verdict = CHAIN_VERDICT.get(end.outcome)
-    if verdict is None and is_last_generation(context) and end.outcome is not Outcome.SUPERSEDED:
+    if end.chain_is_over:
+        return
+    verdict, ending = CHAIN_VERDICT.get(end.outcome), find_ending(context, end)
+    by, why = f"{context.identity.spec} on {context.identity.host}", end.evidence[0] if end.evidence else None
+    if ending is not None:
+        verdict, by, why = Verdict.CANCELLED, ending.by, ending.why
+    elif verdict is None and is_last_generation(context) and end.outcome is not Outcome.SUPERSEDED:
         verdict = Verdict.EXHAUSTED
-    if verdict is None or end.chain_is_over:
+    if verdict is None:
         return
     context.chain.decide(
         ChainOutcome(
             chain_id=context.manifest.chain_id,
             verdict=verdict,
             array_job_id=context.array_job_id,
-            by=f"{context.identity.spec} on {context.identity.host}",
-            why=end.evidence[0] if end.evidence else end.outcome.value,
+            by=by,
+            why=why or end.outcome.value,
             evidence=end.evidence,
             decided_at=format_time(context.clock.now()),
         )
     )
+
+
+def find_ending(context: TaskContext, end: GenerationEnd) -> Ending | None:
+    """The order that this generation is the last, None when there is none or its own outcome says more."""
+    if end.outcome in CHAIN_VERDICT or end.outcome is Outcome.SUPERSEDED:
+        return None
+    return context.chain.ending()
 
 
 def is_last_generation(context: TaskContext) -> bool:
@@ -146,11 +158,12 @@ def complete_record(context: TaskContext, end: GenerationEnd) -> None:
 
 def settle_queue(context: TaskContext, end: GenerationEnd) -> None:
     """Release, brake or cancel, as the outcome says."""
-    action = TeardownAction.CANCEL_REST if end.chain_is_over else TEARDOWN[end.outcome]
+    ending = find_ending(context, end)
+    action = TeardownAction.CANCEL_REST if end.chain_is_over or ending is not None else TEARDOWN[end.outcome]
     if action in _BY_THE_PEERS:
         action = TeardownAction.RELEASE_SPARES
     teardown.carry_out(context, action, seconds=context.thresholds.teardown)
-    if end.outcome in BRAKE_COUNTS:
+    if end.outcome in BRAKE_COUNTS and ending is None:
         try:
             brake.brake_if_needed(context)
         except NvrxError as error:

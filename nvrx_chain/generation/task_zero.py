@@ -80,7 +80,19 @@ class TaskZero:
             return _refused(f"the later generation {later} has published")
         if context.watcher.latest().closed is not None:
             return _refused("this generation was closed before its task 0 started")
-        return None
+        return self._refuse_after_last()
+
+    def _refuse_after_last(self) -> GenerationEnd | None:
+        """A chain that was to end with an earlier generation: whoever was to cancel this one did not come to it."""
+        context = self._context
+        ending = context.chain.look_for_ending()
+        if isinstance(ending, Unobserved):
+            return _refused(f"whether the chain is to end cannot be read: {ending.reason}")
+        if ending is None or ending.array_job_id == context.array_job_id:
+            return None
+        why = f"the chain ended with generation {ending.array_job_id}, by {ending.by}"
+        closing.decide_chain(context, GenerationEnd(outcome=Outcome.REFUSED, evidence=(why,)))
+        return _refused(why, chain_is_over=True)
 
     def _wait_while_held(self) -> GenerationEnd | None:
         """A held chain whose generation started all the same waits for the operator, then leaves."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import IdentityError, RecordError, Unobserved
 from nvrx_chain.records.chain import ChainFiles, open_chain
-from nvrx_chain.records.control import ChainOutcome, Hold
+from nvrx_chain.records.control import ChainOutcome, Ending, Hold
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import ChainManifest
@@ -62,6 +62,13 @@ class OpenChain:
         if isinstance(record, Unobserved):
             raise RecordError(f"reading the hold of the chain: {record.reason}", hint="mend or move the file")
         return record if record is not None and record.chain_id == self.manifest.chain_id else None
+
+    def ending(self) -> Ending | None:
+        """The order that the running generation is the last. Raises RecordError for one that cannot be read."""
+        record = self.files.look_for_ending()
+        if isinstance(record, Unobserved):
+            raise RecordError(f"reading whether the chain is to end: {record.reason}", hint="mend or move the file")
+        return record
 
     @property
     def resume_command(self) -> str:

@@ -104,6 +104,13 @@ def _check(chain: OpenChain, desk: Desk) -> None:
             part=verdict.why,
             hint=f"go on from its checkpoints with: {chain.resume_command}",
         )
+    ending = chain.ending()
+    if ending is not None:
+        raise RecordError(
+            f"chain {chain.manifest.job_name} ends with generation {ending.array_job_id}: nothing is queued behind it",
+            part=f"by {ending.by}, {ending.why}",
+            hint=f"go on from its checkpoints, once it has ended, with: {chain.resume_command}",
+        )
     require_cluster(chain, desk.client)
 
 

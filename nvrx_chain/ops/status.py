@@ -15,7 +15,7 @@ import msgspec
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold, Lease
+from nvrx_chain.records.control import ChainOutcome, Closed, Ending, GenerationRecord, Hold, Lease
 from nvrx_chain.records.manifest import ChainManifest, Shape
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.records.progress import recorded_iteration
@@ -28,7 +28,9 @@ class ChainState(str, enum.Enum):
     """How a chain is."""
 
     ENDED = "ended"
-    """It has a verdict."""
+    """It has a verdict, or was to end with a generation that is gone."""
+    ENDING = "ending"
+    """A task of it holds a node, and nothing will follow that generation."""
     RUNNING = "running"
     """A task of it holds a node."""
     HELD = "held"
@@ -104,6 +106,7 @@ class ChainStatus(msgspec.Struct, frozen=True, kw_only=True):
     strays: tuple[int, ...]
     no_answer: str | None
     problems: tuple[str, ...]
+    ending: Ending | None = None
 
     @property
     def is_held(self) -> bool:
@@ -136,6 +139,7 @@ class ChainFacts:
     generations: tuple[GenerationFiles, ...]
     queue: ChainQueue | Unobserved
     read_at: datetime
+    ending: Ending | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -155,6 +159,7 @@ def build_status(facts: ChainFacts) -> ChainStatus:
         state=_chain_state(facts, generations),
         verdict=facts.verdict,
         hold=facts.hold,
+        ending=facts.ending,
         shape=manifest.shape,
         chain_depth=manifest.chain_depth,
         iteration=iteration,
@@ -172,7 +177,7 @@ def _chain_state(facts: ChainFacts, generations: Sequence[GenerationStatus]) -> 
     if facts.verdict is not None:
         return ChainState.ENDED
     if states & {GenerationState.RUNNING, GenerationState.COMPLETING}:
-        return ChainState.RUNNING
+        return ChainState.RUNNING if facts.ending is None else ChainState.ENDING
     if isinstance(facts.queue, Unobserved):
         return ChainState.HELD if held else ChainState.UNKNOWN
     if GenerationState.QUEUED in states:
@@ -180,7 +185,9 @@ def _chain_state(facts: ChainFacts, generations: Sequence[GenerationStatus]) -> 
     if not states:
         return ChainState.NOT_SUBMITTED
     # A submission without an id, or a job that is not believed, may be alive: only a sure answer is "dry".
-    return ChainState.RAN_DRY if states == {GenerationState.ENDED} and not facts.queue.strays else ChainState.UNKNOWN
+    if states != {GenerationState.ENDED} or facts.queue.strays:
+        return ChainState.UNKNOWN
+    return ChainState.RAN_DRY if facts.ending is None else ChainState.ENDED
 
 
 def _generation(files: GenerationFiles, queue: ChainQueue | Unobserved, iteration: int | None) -> GenerationStatus:

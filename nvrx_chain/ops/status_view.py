@@ -23,6 +23,7 @@ from nvrx_chain.records.progress import UNREADABLE
 
 _STYLES = {
     ChainState.RUNNING: "green",
+    ChainState.ENDING: "green",
     ChainState.HELD: "bold yellow",
     ChainState.RAN_DRY: "bold red",
     ChainState.UNKNOWN: "yellow",
@@ -54,7 +55,7 @@ def make_console() -> Console:
 
 
 def _header(status: ChainStatus, now: datetime | None) -> Iterator[Text]:
-    word = status.state.value.replace("_", " ")
+    word = "ending after this generation" if status.state is ChainState.ENDING else status.state.value.replace("_", " ")
     title = Text(f"{render_safely(status.name)} (chain {status.chain_id}): ", style="bold")
     yield title.append(word, style=_STYLES.get(status.state, "bold"))
     where = shlex.quote(status.run_directory)
@@ -79,6 +80,12 @@ def _verdict_and_hold(status: ChainStatus, where: str, now: datetime | None) -> 
         verdict = status.verdict
         ago = _ago(verdict.decided_at, now)
         yield _line("verdict", f"{verdict.verdict.value}{ago} by {verdict.by}: {verdict.why}", "bold")
+    if status.ending is not None and status.verdict is None:
+        ending = status.ending
+        ago = _ago(ending.decided_at, now)
+        yield _line(
+            "ending", f"generation {ending.array_job_id} is the last{ago}, by {ending.by}: {ending.why}", "bold"
+        )
     if status.state is ChainState.RAN_DRY:
         yield _line("verdict", "none: every generation has ended and training is not known to be finished", "bold red")
         yield _line("", f"go on: nvrx-chain submit --resume --run-dir {where} ...")

@@ -45,12 +45,14 @@ def survey_with(chain: OpenChain, look: Callable[[], ChainQueue | Unobserved], c
         problems.append(iteration.reason)
     verdict = _or_problem(chain.verdict, problems)
     hold = _or_problem(chain.hold, problems)
+    ending = _or_problem(chain.ending, problems)
     return build_status(
         ChainFacts(
             manifest=chain.manifest,
             run_directory=str(chain.directory.path),
             verdict=verdict,
             hold=hold,
+            ending=ending,
             iteration=iteration,
             generations=generations,
             queue=queue,

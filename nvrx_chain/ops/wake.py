@@ -29,11 +29,11 @@ class _Waker(FileSystemEventHandler):
 
 
 @contextlib.contextmanager
-def wake_on_change(directory: Path, wake: threading.Event) -> Iterator[None]:
+def wake_on_change(directory: Path, wake: threading.Event, *, recursive: bool = True) -> Iterator[None]:
     """Set `wake` when something below `directory` is written on this node. Without inotify nothing is ever set."""
     observer = Observer()
     try:
-        observer.schedule(_Waker(wake), str(directory), recursive=True)
+        observer.schedule(_Waker(wake), str(directory), recursive=recursive)
         observer.start()
     except OSError as error:
         # Not there yet, or the user's inotify watches are used up.

@@ -10,8 +10,16 @@ import logging
 from dataclasses import dataclass
 
 from nvrx_chain.errors import RecordError, Unobserved
-from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold
-from nvrx_chain.records.files import encode_record, list_names, read_bytes, read_record, write_atomic, write_first
+from nvrx_chain.records.control import ChainOutcome, Closed, Ending, GenerationRecord, Hold
+from nvrx_chain.records.files import (
+    encode_record,
+    list_names,
+    read_bytes,
+    read_record,
+    refresh_names,
+    write_atomic,
+    write_first,
+)
 from nvrx_chain.records.layout import RunDirectory, parse_submission_name
 from nvrx_chain.records.manifest import ChainManifest, SubmissionId, SubmissionIntent
 
@@ -54,6 +62,23 @@ class ChainFiles:
             return None
         return record
 
+    def look_for_ending(self) -> Ending | Unobserved | None:
+        """Whether this chain_id ends with the generation that ran when that was decided."""
+        # Looked at once, at the end of a generation: a name that is not seen for a minute would be missed for ever.
+        refresh_names(self.directory.path)
+        record = read_record(self.directory.ending, Ending, owner_uid=self.owner_uid)
+        if record is None or isinstance(record, Unobserved):
+            return record
+        return record if record.chain_id == self.chain_id else None
+
+    def ending(self) -> Ending | None:
+        """The same, None also while it cannot be read."""
+        record = self.look_for_ending()
+        if isinstance(record, Unobserved):
+            log.warning("ignoring an unreadable ending reason=%s", record.reason)
+            return None
+        return record
+
     def hold(self) -> Hold | None:
         """The newest hold of this chain_id, released or not."""
         record = read_record(self.directory.hold, Hold, owner_uid=self.owner_uid)
@@ -65,6 +90,10 @@ class ChainFiles:
     def decide(self, outcome: ChainOutcome) -> bool:
         """Write the final verdict unless there is one; True when this call won."""
         return write_first(self.directory.outcome, encode_record(outcome))
+
+    def end_after(self, ending: Ending) -> bool:
+        """Write that the chain ends with the generation that runs, unless that stands; True when this call won."""
+        return write_first(self.directory.ending, encode_record(ending))
 
     def write_hold(self, hold: Hold) -> None:
         """Write or replace the hold."""

@@ -161,6 +161,19 @@ class ChainOutcome(Record, frozen=True, kw_only=True):
     decided_at: str
 
 
+class Ending(Record, frozen=True, kw_only=True):
+    """`ending.json`: the chain ends with the generation that runs. Final; the verdict follows when that has ended.
+
+    `array_job_id` is the generation that ran when it was written: no other one may start after that.
+    """
+
+    chain_id: str
+    array_job_id: int
+    by: str
+    why: str
+    decided_at: str
+
+
 class Hold(Record, frozen=True, kw_only=True):
     """`hold.json`: the brake or the operator holds the chain. Not final: `released_at` ends it."""
 

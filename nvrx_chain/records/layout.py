@@ -114,6 +114,10 @@ class RunDirectory:
         return self.path / "hold.json"
 
     @property
+    def ending(self) -> Path:
+        return self.path / "ending.json"
+
+    @property
     def history(self) -> Path:
         return self.path / "history"
 

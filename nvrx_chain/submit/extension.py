@@ -19,6 +19,7 @@ from nvrx_chain.records.control import ChainOutcome, Hold
 from nvrx_chain.records.files import list_names, read_bytes, read_record
 from nvrx_chain.records.layout import RunDirectory, parse_submission_name
 from nvrx_chain.records.manifest import ChainManifest, SubmissionIntent
+from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import format_comment, parse_comment
 from nvrx_chain.slurm.model import QueueReading
@@ -66,10 +67,27 @@ class ExtendRequest:
         outcome = self.files.look_for_outcome()
         if isinstance(outcome, Unobserved):
             raise RecordError(f"reading the verdict of the chain: {outcome.reason}", hint="mend or move the file")
-        return outcome
+        return outcome or self._find_ending()
+
+    def _find_ending(self) -> ChainOutcome | None:
+        """The verdict that a chain will get which ends with the generation that runs."""
+        ending = self.files.look_for_ending()
+        if isinstance(ending, Unobserved):
+            raise RecordError(f"reading whether the chain is to end: {ending.reason}", hint="mend or move the file")
+        if ending is None:
+            return None
+        return ChainOutcome(
+            chain_id=ending.chain_id,
+            verdict=Verdict.CANCELLED,
+            array_job_id=ending.array_job_id,
+            by=ending.by,
+            why=f"{ending.why}; generation {ending.array_job_id} is the last",
+            evidence=(),
+            decided_at=ending.decided_at,
+        )
 
     def refuse_ended(self) -> None:
-        """Raise RecordError for a chain with a verdict: its jobs would start and leave again."""
+        """Raise RecordError for a chain with a verdict, or that is to get one: its jobs would start and leave again."""
         outcome = self.find_end()
         if outcome is not None:
             raise RecordError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nvrx_chain.clock import parse_time, render_age
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome, Closed
+from nvrx_chain.records.control import ChainOutcome, Closed, Ending
 from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.states import JobState
@@ -46,6 +46,7 @@ def find_chain_exhausted(snapshot: Snapshot, thresholds: WatchThresholds) -> Ite
         return
     if (
         isinstance(snapshot.verdict, Unobserved)
+        or snapshot.ending is not None
         or active_hold(snapshot) is not None
         or isinstance(snapshot.hold, Unobserved)
     ):
@@ -163,6 +164,10 @@ def find_last_generation(snapshot: Snapshot, thresholds: WatchThresholds) -> Ite
     queue, current = snapshot.queue, snapshot.current()
     if isinstance(queue, Unobserved) or current is None or snapshot.verdict is not None:
         return
+    if snapshot.ending is not None:
+        # It is the last on purpose, and an extend would be refused.
+        yield _ending(snapshot.ending)
+        return
     job = current.array_job_id
     row = queue.task(job, 0)
     behind = sum(bool(queue.alive(later)) for later in later_jobs(snapshot, job))
@@ -201,6 +206,18 @@ def find_last_generation(snapshot: Snapshot, thresholds: WatchThresholds) -> Ite
         advice=f"queue more unless this one finishes the training: {command or 'submit the batch script again'}",
         array_job_ids=(job,),
         action=request,
+    )
+
+
+def _ending(ending: Ending) -> Finding:
+    job = ending.array_job_id
+    return Finding(
+        detector="last_generation_running",
+        severity=Severity.INFO,
+        scope="ending",
+        title=f"the chain ends with generation {job}: {safe(ending.why)} (by {safe(ending.by)})",
+        advice="nothing is to be done",
+        array_job_ids=(job,),
     )
 
 
@@ -282,8 +299,9 @@ DETECTORS: tuple[Detector, ...] = (
         " verdict; or its verdict is `exhausted`. The title tells a chain that ran out of depth, a last generation that"
         " failed and a cancel by a person apart. Only a warning for a chain that nvrx-chain did not submit and whose"
         " last generation COMPLETED",
-        quiet="the chain is held or has another verdict; a job that may be the chain's is live; nothing was ever"
-        " submitted; a lease of it still moves; the watching user may not see the jobs and accounting shows none",
+        quiet="the chain is held, has another verdict or was to end with the generation that ran; a job that may be the"
+        " chain's is live; nothing was ever submitted; a lease of it still moves; the watching user may not see the"
+        " jobs and accounting shows none",
         todo="look at how the last generation ended; then go on with the command that is printed",
         check=find_chain_exhausted,
     ),
@@ -301,7 +319,8 @@ DETECTORS: tuple[Detector, ...] = (
         severity=Severity.WARNING,
         needs=frozenset({Source.QUEUE, Source.RECORDS}),
         fires="a generation runs and nothing is queued behind it; a warning when little time is left to its time limit."
-        " With `--keep-queued N` also when fewer than N are queued, for information",
+        " With `--keep-queued N` also when fewer than N are queued, for information. After `cancel --after-current` it"
+        " says so, for information and without an action",
         quiet="as many later generations are queued as are to be kept, or the chain has a verdict",
         todo="queue further generations with `nvrx-chain extend` unless this one finishes the training"
         " (`--act --allow extend` does it)",

@@ -7,7 +7,16 @@ from datetime import datetime
 import msgspec
 
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome, Closed, GenerationRecord, Hold, Lease, NoRestart, Rendezvous
+from nvrx_chain.records.control import (
+    ChainOutcome,
+    Closed,
+    Ending,
+    GenerationRecord,
+    Hold,
+    Lease,
+    NoRestart,
+    Rendezvous,
+)
 from nvrx_chain.records.manifest import ChainManifest
 from nvrx_watch.layout import Layout
 from nvrx_watch.model import LogActivity
@@ -104,6 +113,7 @@ class ReadSummary(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int | Unobserved | None = None
     verdict: ChainOutcome | Unobserved | None = None
     hold: Hold | Unobserved | None = None
+    ending: Ending | Unobserved | None = None
     can_write: bool | None = None
     free_bytes: int | None = None
     file_clock_ahead_seconds: float | None = None

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from nvrx_chain.clock import parse_time
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome, Hold
+from nvrx_chain.records.control import ChainOutcome, Ending, Hold
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory, parse_submission_name
 from nvrx_chain.records.manifest import ChainManifest, SubmissionId, SubmissionIntent
@@ -26,7 +26,7 @@ from nvrx_watch.reading.messages import Entering, GenerationChange, KnownDirecto
 from nvrx_watch.reading.space import can_create, free_bytes
 from nvrx_watch.reading.tracker import read_tracker
 
-R = TypeVar("R", ChainOutcome, Hold)
+R = TypeVar("R", ChainOutcome, Hold, Ending)
 
 _MOST_ID = 1 << 32
 _RECENT = 2
@@ -73,6 +73,7 @@ class OwnRun:
             yield from self._read_generations(started)
         verdict = self._of_this_chain(read_record(self._run.outcome, ChainOutcome, owner_uid=self._layout.owner_uid))
         hold = self._of_this_chain(read_record(self._run.hold, Hold, owner_uid=self._layout.owner_uid))
+        ending = self._of_this_chain(read_record(self._run.ending, Ending, owner_uid=self._layout.owner_uid))
         can_write = can_create(self._run.path, self._layout.owner_uid)
         free = free_bytes(self._run.path)
         ahead = self._ahead(newest)
@@ -88,6 +89,7 @@ class OwnRun:
             iteration=iteration,
             verdict=verdict,
             hold=hold,
+            ending=ending,
             can_write=can_write,
             free_bytes=free,
             file_clock_ahead_seconds=ahead,

@@ -59,6 +59,7 @@ class RunView:
             iteration=summary.iteration,
             verdict=summary.verdict,
             hold=summary.hold,
+            ending=summary.ending,
             can_write=summary.can_write,
             free_bytes=summary.free_bytes,
             file_clock_ahead_seconds=summary.file_clock_ahead_seconds,

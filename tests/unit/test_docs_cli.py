@@ -13,9 +13,11 @@ import pytest
 from nvrx_chain.cli import cli
 from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport
+from nvrx_chain.ops.ending import EndingReport
 from nvrx_chain.ops.hold import HoldReport
 from nvrx_chain.ops.listing import ChainList, ListedChain
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
+from nvrx_chain.ops.waiting import WaitReport
 from nvrx_chain.submit.extend import ExtendResult
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -164,8 +166,10 @@ def test_every_exit_code_is_on_the_page() -> None:
         (f"{NAME} status", GenerationStatus),
         (f"{NAME} list", ChainList),
         (f"{NAME} list", ListedChain),
+        (f"{NAME} wait", WaitReport),
         (f"{NAME} extend", ExtendResult),
         (f"{NAME} cancel", CancelReport),
+        (f"{NAME} cancel", EndingReport),
         (f"{NAME} release", HoldReport),
     ],
 )

@@ -13,7 +13,7 @@ from nvrx_chain.errors import ExitCode, NvrxError, Unobserved
 from nvrx_chain.generation import rendezvous
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.task_zero import TaskZero
-from nvrx_chain.records.control import ChainOutcome, GenerationRecord, Hold, Left, NoRestart, Rendezvous
+from nvrx_chain.records.control import ChainOutcome, Ending, GenerationRecord, Hold, Left, NoRestart, Rendezvous
 from nvrx_chain.records.files import encode_record, write_first
 from nvrx_chain.records.manifest import Completion, CompletionKind, LauncherKind, Thresholds
 from nvrx_chain.records.outcome import Outcome, Verdict
@@ -539,6 +539,82 @@ def test_the_last_generation_that_does_not_finish_says_that_the_chain_ran_dry(la
     verdict = lab.chain.outcome()
     assert verdict is not None
     assert verdict.verdict is Verdict.EXHAUSTED
+
+
+def order_the_end(lab: Lab, job: int) -> None:
+    """What `cancel --after-current` writes."""
+    lab.chain.end_after(
+        Ending(
+            chain_id=lab.chain.chain_id,
+            array_job_id=job,
+            by="alice on login",
+            why="the budget is spent",
+            decided_at=format_time(lab.clock.now()),
+        )
+    )
+
+
+def cancelled_by_alice(lab: Lab) -> bool:
+    verdict = lab.chain.outcome()
+    return (
+        verdict is not None
+        and (verdict.verdict, verdict.by) == (Verdict.CANCELLED, "alice on login")
+        and verdict.why == "the budget is spent"
+    )
+
+
+def test_a_generation_that_is_to_be_the_last_trains_on_and_hands_nothing_off(lab: Lab, context: TaskContext) -> None:
+    lab.clock.after(5, lambda: order_the_end(lab, 1))
+    lab.clock.after(60, lambda: lab.launcher(context).exit(1))
+    assert TaskZero(context).run() is ExitCode.FAILED
+    assert lab.clock.monotonic() >= 60, "it was to train to its end"
+    assert outcome(lab) is Outcome.FAILED
+    assert cancelled_by_alice(lab)
+    assert not pending(lab), "a queued generation was left behind"
+
+
+def test_a_generation_that_finishes_training_after_the_order_says_completed(lab: Lab, context: TaskContext) -> None:
+    lab.clock.after(5, lambda: order_the_end(lab, 1))
+    lab.clock.after(60, lambda: lab.launcher(context).exit(0))
+    TaskZero(context).run()
+    verdict = lab.chain.outcome()
+    assert verdict is not None
+    assert verdict.verdict is Verdict.COMPLETED
+
+
+def test_a_queued_generation_that_starts_after_the_order_refuses_and_writes_the_verdict(lab: Lab) -> None:
+    order_the_end(lab, 1)
+    lab.slurm.cancel(["1"])
+    assert TaskZero(lab.arrive(5, 0)).run() is ExitCode.DONE
+    assert outcome(lab, 5) is Outcome.REFUSED
+    assert cancelled_by_alice(lab)
+    assert lab.states_of(6)
+    assert "PENDING" not in lab.states_of(6), "the third would start next"
+
+
+def test_the_last_generation_by_order_sets_no_brake(lab: Lab) -> None:
+    fail(lab, 1)
+    order_the_end(lab, 5)
+    fail(lab, 5)
+    assert lab.chain.hold() is None
+    assert cancelled_by_alice(lab)
+
+
+def test_an_order_about_another_chain_changes_nothing(lab: Lab, context: TaskContext) -> None:
+    order = Ending(chain_id="older", array_job_id=9, by="x", why="y", decided_at="2026-01-01T00:00:00Z")
+    write_first(lab.run.ending, encode_record(order))
+    lab.clock.after(60, lambda: lab.launcher(context).exit(1))
+    assert TaskZero(context).run() is ExitCode.FAILED
+    assert lab.chain.outcome() is None
+    assert "PENDING" in lab.states_of(6)
+
+
+def test_an_order_that_cannot_be_read_lets_nothing_start(lab: Lab, context: TaskContext) -> None:
+    lab.run.ending.write_text("{")
+    assert TaskZero(context).run() is ExitCode.REFUSED
+    closed = lab.closed(1)
+    assert closed is not None
+    assert "whether the chain is to end cannot be read" in closed.evidence[0]
 
 
 def test_an_id_that_cannot_be_read_may_be_a_later_generation(lab: Lab) -> None:

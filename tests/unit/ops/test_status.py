@@ -294,6 +294,7 @@ def test_the_json_form_has_these_fields(world: World, chain: ChainOnDisk) -> Non
         "strays",
         "no_answer",
         "problems",
+        "ending",
     ]
     assert list(seen["generations"][0]) == [
         "sequence",

@@ -16,6 +16,7 @@ from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.control import (
     ChainOutcome,
     Closed,
+    Ending,
     GenerationRecord,
     Hold,
     Lease,
@@ -305,6 +306,18 @@ def hold(**overrides: Any) -> Hold:
         "array_job_ids": (12, 13),
     }
     return Hold(**{**values, **overrides})
+
+
+def ending(**overrides: Any) -> Ending:
+    """The order that generation 11 is the last, 600 s old."""
+    values: dict[str, Any] = {
+        "chain_id": CHAIN_ID,
+        "array_job_id": 11,
+        "by": "ann on login1",
+        "why": "the budget is spent",
+        "decided_at": ago_text(600),
+    }
+    return Ending(**{**values, **overrides})
 
 
 def node(name: str, state: str = "allocated", **overrides: Any) -> Node:

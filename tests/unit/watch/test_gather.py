@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.records.control import ChainOutcome
+from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_watch import memory as names
 from nvrx_watch.gather import LEAST_FILE_SECONDS, Gatherer, Target
@@ -209,6 +211,23 @@ def test_an_empty_queue_is_remembered_as_empty_and_a_full_one_not(world: World) 
     world.slurm.cancel([str(job)])
     world.clock.advance(3600)
     assert world.gather().memory.value(names.QUEUE_EMPTY_NAME) == "yes"
+
+
+def test_a_chain_that_was_to_end_and_is_gone_has_its_verdict(world: World) -> None:
+    job = world.submit(1)
+    reading = world.reading(ending=build.ending(array_job_id=job))
+    running = world.gather(reading)
+    assert (running.verdict, running.ending) == (None, build.ending(array_job_id=job))
+    world.slurm.cancel([str(job)])
+    world.clock.advance(60)
+    verdict = world.gather(reading).verdict
+    assert isinstance(verdict, ChainOutcome)
+    assert (verdict.verdict, verdict.by) == (Verdict.CANCELLED, "ann on login1")
+    world.clock.advance(3600)
+    assert isinstance(world.gather(reading).verdict, ChainOutcome)
+    assert world.gather(reading, uid=4711).verdict is None, "nothing of the user is seen: it may all be hidden"
+    world.slurm.always("queue", Unobserved("away"))
+    assert world.gather(reading).verdict is None
 
 
 def test_a_job_that_is_doubtful_keeps_the_queue_from_being_empty(world: World) -> None:

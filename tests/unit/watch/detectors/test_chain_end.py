@@ -21,6 +21,7 @@ from tests.unit.watch.build import (
     ago_text,
     blind,
     ended_generation,
+    ending,
     foreign_subject,
     generation,
     hold,
@@ -213,6 +214,14 @@ def test_what_a_verdict_says_cannot_steer_a_terminal() -> None:
 def last(ran: float, **overrides: object) -> Snapshot:
     values: dict[str, object] = {"queue": queue(*running_rows(11, started_at=ago(ran)))}
     return snapshot(**{**values, **overrides})
+
+
+def test_a_chain_that_is_to_end_is_no_reason_to_extend_or_to_page() -> None:
+    (finding,) = find_last_generation(last(3600, ending=ending()), LIMITS)
+    assert (finding.severity, finding.action, finding.scope) == (Severity.INFO, None, "ending")
+    assert "the chain ends with generation 11: the budget is spent (by ann on login1)" in finding.title
+    assert list(find_chain_exhausted(dry(), LIMITS))
+    assert list(find_chain_exhausted(dry(ending=ending()), LIMITS)) == []
 
 
 def test_the_last_generation_is_information_while_there_is_time() -> None:
