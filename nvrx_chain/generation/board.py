@@ -15,8 +15,8 @@ from nvrx_chain.clock import Clock, format_time
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.generation.identity import TaskIdentity
 from nvrx_chain.records import control
-from nvrx_chain.records.files import encode_record, list_names, read_record, write_atomic, write_first
-from nvrx_chain.records.layout import GenerationDirectory, parse_indexed_name
+from nvrx_chain.records.files import encode_record, list_names, read_bytes, read_record, write_atomic, write_first
+from nvrx_chain.records.layout import GenerationDirectory, parse_indexed_name, parse_segment_health_name
 from nvrx_chain.records.outcome import Outcome
 
 log = logging.getLogger(__name__)
@@ -95,6 +95,31 @@ class Board:
             return record
         return record if record.restart_count == self.identity.restart_count else None
 
+    def joined_nodes(self, task: int) -> tuple[str, ...]:
+        """The nodes of a task that is at the gate; () while it is not known to be."""
+        joined = _believed(self.read(self.directory.joined(task), control.Joined))
+        return joined.nodes if joined is not None else ()
+
+    def look_for_drain(self, task: int) -> control.Drained | Unobserved | None:
+        """What task 0 published about the nodes of a task; a marker of another generation is `Unobserved`."""
+        path = self.directory.drained(task)
+        found = read_record(path, control.Drained, owner_uid=self.owner_uid)
+        if isinstance(found, control.Drained) and found.array_job_id != self.directory.array_job_id:
+            return Unobserved(f"{path} is of generation {found.array_job_id}")
+        return found
+
+    def excluded_tasks(self) -> tuple[int, ...]:
+        """The tasks that launchers with NVRx's segment health check keep out."""
+        names = list_names(self.directory.control)
+        if isinstance(names, Unobserved):
+            log.warning("exclusions cannot be listed reason=%s", names.reason)
+            return ()
+        found = (parse_segment_health_name(name) for name in names or ())
+        tasks = [task for job, task in filter(None, found) if job == self.directory.array_job_id]
+        return tuple(
+            sorted(task for task in tasks if read_bytes(self.directory.segment_health(task)) not in (None, b""))
+        )
+
     def no_restart(self) -> control.NoRestart | None:
         """The no-restart verdict of any node of any task."""
         return _believed(self.read(self.directory.no_restart, control.NoRestart))
@@ -127,6 +152,14 @@ class Board:
         """Say that no rank of this task lives any more."""
         record = control.Left(left_at=self._now(), evidence=evidence, **self.identity.stamp())
         write_atomic(self.directory.left(self.identity.array_task_id), encode_record(record))
+
+    def write_drained(self, record: control.Drained) -> None:
+        """Say that nodes of a task are drained, or that they are not any more."""
+        write_atomic(self.directory.drained(record.task), encode_record(record))
+
+    def exclude(self, task: int, nodes: tuple[str, ...]) -> None:
+        """Keep a task out of the launchers' next rendezvous because of these nodes; no nodes let it in again."""
+        write_atomic(self.directory.segment_health(task), ",".join(nodes).encode())
 
     def warn_of_walltime(self) -> None:
         """Say that Slurm announced the time limit."""

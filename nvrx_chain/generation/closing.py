@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from nvrx_chain.clock import format_time
-from nvrx_chain.errors import ExitCode, NvrxError
+from nvrx_chain.errors import ExitCode, NvrxError, Unobserved
 from nvrx_chain.generation import brake, teardown
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.records.control import ChainOutcome, Ending, GenerationRecord
@@ -131,6 +131,7 @@ def write_record(context: TaskContext, end: GenerationEnd, started_at: str, *, e
         cycles=count_cycles(context.board.directory),
         run_seconds=end.run_seconds,
         evidence=end.evidence if ended else (),
+        drained_tasks=_drained_tasks(context),
         **context.identity.stamp(),
     )
     write_atomic(context.board.directory.record, encode_record(record))
@@ -149,11 +150,17 @@ def complete_record(context: TaskContext, end: GenerationEnd) -> None:
         iteration_at_end=iteration,
         cycles=count_cycles(context.board.directory),
         evidence=end.evidence,
+        drained_tasks=_drained_tasks(context),
     )
     try:
         write_atomic(context.board.directory.record, encode_record(completed))
     except NvrxError as error:
         log.warning("the record could not be completed: %s", error)
+
+
+def _drained_tasks(context: TaskContext) -> tuple[int, ...]:
+    found = context.board.indexed("drained")
+    return () if isinstance(found, Unobserved) else found
 
 
 def settle_queue(context: TaskContext, end: GenerationEnd) -> None:

@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.drain_notice import DrainNotice
 from nvrx_chain.generation.inquiry import HostQuestion
 from nvrx_chain.generation.session import LOOP_SECONDS
 from nvrx_chain.generation.watcher import Snapshot
@@ -42,8 +43,9 @@ class GateResult:
 class Gate:
     """Waits for one seat. Made anew for each wait."""
 
-    def __init__(self, context: TaskContext) -> None:
+    def __init__(self, context: TaskContext, drain: DrainNotice | None = None) -> None:
         self._context = context
+        self._drain = drain or DrainNotice(context)
         self._question = HostQuestion(context)
         self._began = context.clock.monotonic()
         self._moved_at = self._began
@@ -98,6 +100,9 @@ class Gate:
             return GateResult(answer=GateAnswer.LEAVE, why=f"generation {snapshot.later_generation} has published")
         if self._context.signals.walltime_warned:
             return GateResult(answer=GateAnswer.LEAVE, why="the time limit is near")
+        drained = self._drain.why_excluded(snapshot)
+        if drained is not None:
+            return GateResult(answer=GateAnswer.LEAVE, why=drained)
         return None
 
     def _go(self, snapshot: Snapshot) -> GateResult | None:

@@ -1,6 +1,6 @@
-"""What task 0 watches while training runs: dead peers, empty seats, a no-restart verdict, a signal that got lost.
+"""What task 0 watches while training runs: dead peers, empty seats, drained nodes, a no-restart verdict, a lost signal.
 
-Touches: Slurm (one squeue per self-check, an inquiry about a silent peer), the rendezvous file.
+Touches: Slurm (one squeue per self-check, an inquiry about a silent peer, the drain poll), the rendezvous file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.generation import rendezvous
 from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.drain_watch import DrainWatch
 from nvrx_chain.generation.inquiry import Inquirer
 from nvrx_chain.generation.session import StopCause, StopOrder
 from nvrx_chain.generation.watcher import Snapshot
@@ -31,8 +32,9 @@ BACK_OFF_SECONDS = 5.0
 class PeerGuard:
     """The tick of task 0's session. Cancels nothing but a peer that is proven dead."""
 
-    def __init__(self, context: TaskContext) -> None:
+    def __init__(self, context: TaskContext, drain: DrainWatch | None = None) -> None:
         self._context = context
+        self._drain = drain or DrainWatch(context)
         self._inquirer = Inquirer(context)
         self._burial: Background[bool] = Background(context.spawn, "burial")
         self._reseating: Background[Rendezvous] = Background(context.spawn, "reseating")
@@ -57,6 +59,7 @@ class PeerGuard:
         """Look after the peers, also while the generation assembles: a dead one keeps its slot from a spare."""
         self._bury()
         self._suspect(snapshot)
+        self._drain.tick(snapshot)
 
     def _bury(self) -> None:
         """Cancel a peer whose death is proven, so that a cold spare can start in its slot."""

@@ -11,6 +11,7 @@ from nvrx_chain.errors import ExitCode, NvrxError
 from nvrx_chain.generation import closing
 from nvrx_chain.generation.closing import GenerationEnd
 from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.drain_notice import DrainNotice
 from nvrx_chain.generation.gate import Gate, GateAnswer
 from nvrx_chain.generation.hooks import Hook, switched_off
 from nvrx_chain.generation.inquiry import HostQuestion
@@ -19,6 +20,7 @@ from nvrx_chain.generation.stuck import StuckWatch
 from nvrx_chain.generation.takeover import clear_generation
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import Life, lease_is_stale
+from nvrx_chain.records.manifest import OnDrain
 from nvrx_chain.records.outcome import Outcome
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class Peer:
         self._fencing = not switched_off(Hook.NO_FENCE)
         self._question = HostQuestion(context)
         self._stuck = StuckWatch(context)
+        self._drain = DrainNotice(context)
 
     def run(self) -> ExitCode:
         """Gate, session, leave."""
@@ -42,7 +45,7 @@ class Peer:
             # Nothing is said about the ranks of the first start: its node may live on, cut off.
             log.error("refusing to run: Slurm restarted this task in spite of --no-requeue")
             return ExitCode.REFUSED
-        gate = Gate(self._context).wait()
+        gate = Gate(self._context, self._drain).wait()
         if gate.answer is GateAnswer.HOST_DEAD and self._fencing:
             return self._close(Outcome.LEASE_LOST, gate.why, ranks_gone=True)
         if gate.answer is not GateAnswer.GO:
@@ -64,6 +67,9 @@ class Peer:
         dead = self._host_is_dead(snapshot)
         if dead is not None:
             return StopOrder(cause=StopCause.HOST_DEAD, reason=dead)
+        drained = self._drain.why_excluded(snapshot)
+        if drained is not None and self._context.manifest.on_drain is OnDrain.RESTART:
+            return StopOrder(cause=StopCause.DRAINED, reason=drained)
         return self._stuck.tick(snapshot)
 
     def _host_is_dead(self, snapshot: Snapshot) -> str | None:
@@ -92,8 +98,11 @@ class Peer:
             return self._close(Outcome.LEASE_LOST, session.reason, ranks_gone=session.ranks_gone)
         if session.cause is StopCause.STUCK:
             return self._close(Outcome.STUCK, session.reason, ranks_gone=session.ranks_gone)
+        drained = self._left_for_drain(session)
         if session.ranks_gone:
-            self._say_left(session.reason)
+            self._say_left(drained or session.reason)
+        if drained is not None:
+            return ExitCode.DONE
         if session.cause is StopCause.TERMINATED:
             return ExitCode.TERMINATED
         if session.cause is StopCause.CLOSED:
@@ -101,6 +110,20 @@ class Peer:
         if session.cause is StopCause.SELF_FENCED:
             return ExitCode.FAILED
         return self._await_verdict(session)
+
+    def _left_for_drain(self, session: SessionEnd) -> str | None:
+        """Why the ranks ended, when it was for a drained node: then a spare goes on, and nobody is asked about task 0.
+
+        The end of the task frees its slot for a cold spare, and the node for whoever drained it.
+        """
+        if session.cause is StopCause.DRAINED:
+            return session.reason
+        snapshot = self._context.watcher.latest()
+        # Of a task of several nodes only the first launcher leaves by itself; the others are stopped for it.
+        by_launcher = session.cause in (StopCause.LAUNCHER_ENDED, StopCause.NODE_FAILED)
+        if not by_launcher or session.exit_code == 0 or snapshot.closed is not None:
+            return None
+        return self._drain.why_excluded(snapshot)
 
     def _await_verdict(self, session: SessionEnd) -> ExitCode:
         """The own launcher has ended. Find out whether the generation ends with it, then leave."""

@@ -166,6 +166,7 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
         application_log=str(_application_log(board, manifest, identity, node)),
         run_directory=str(run_dir),
         checkpoint_iteration_file=manifest.checkpoint_iteration_file,
+        segment_health_dir=str(board.directory.control) if manifest.excludes_drained else None,
     )
     request = LaunchRequest(launcher=manifest.launcher, shape=manifest.shape, workload=manifest.workload, seat=seat)
     plan = behind_prologue(with_exported(plan_launch(request), private), manifest.prologue)

@@ -43,6 +43,7 @@ class StopCause(str, enum.Enum):
     NO_RESTART = "no_restart"
     LOST_SIGNAL = "lost_signal"
     HOST_DEAD = "host_dead"
+    DRAINED = "drained"
     STUCK = "stuck"
 
 

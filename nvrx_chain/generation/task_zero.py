@@ -16,6 +16,7 @@ from nvrx_chain.generation import brake, closing, rendezvous
 from nvrx_chain.generation.assemble import Assembly
 from nvrx_chain.generation.closing import GenerationEnd
 from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.drain_watch import DrainWatch
 from nvrx_chain.generation.fence import POLL_SECONDS, Fence
 from nvrx_chain.generation.finish import LauncherFacts, decide_ending
 from nvrx_chain.generation.guard import PeerGuard
@@ -39,6 +40,7 @@ class TaskZero:
         self._started_at = format_time(context.clock.now())
         self._begun = context.clock.monotonic()
         self._iteration_at_start: int | Unobserved | None = None
+        self._drain = DrainWatch(context)
         # Until something is known, an end of this process is a failure that nobody foresaw.
         self._end = GenerationEnd(outcome=Outcome.FAILED, evidence=("run-task ended unexpectedly",))
 
@@ -140,8 +142,9 @@ class TaskZero:
 
     def _assemble(self) -> GenerationEnd | None:
         context = self._context
+        self._drain.clear_leftovers()
         rendezvous.publish(context, started=False, members=(), present=())
-        assembly, guard = Assembly(context), PeerGuard(context)
+        assembly, guard = Assembly(context), PeerGuard(context, self._drain)
         while True:
             snapshot = context.watcher.latest()
             guard.tend(snapshot)
@@ -164,7 +167,7 @@ class TaskZero:
         members = (
             tuple(range(shape.total))
             if self._context.takes_hot_spares
-            else rendezvous.choose_members(present, (), (0,), shape.train_tasks)
+            else rendezvous.choose_members(present, tuple(self._drain.excluded()), (0,), shape.train_tasks)
         )
         rendezvous.publish(self._context, started=True, members=members, present=present)
 
@@ -195,7 +198,7 @@ class TaskZero:
             ranks_gone=False,
         )
         closing.write_record(context, self._end, self._started_at, ended=False)
-        guard = PeerGuard(context)
+        guard = PeerGuard(context, self._drain)
         session = Session(context, guard.tick, self._close_early).run()
         self._end = replace(self._end, ranks_gone=session.ranks_gone, run_seconds=session.run_seconds)
         return self._judge(session, launched_at)

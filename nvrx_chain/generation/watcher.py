@@ -56,6 +56,8 @@ class Snapshot:
     walltime: bool = False
     cleared: bool = False
     inquiry: control.Inquiry | None = None
+    drained: control.Drained | None = None
+    """Of the reader's own task."""
 
     def live_peers(self) -> tuple[int, ...]:
         """Joined tasks other than task 0 that have not left, lowest index first."""
@@ -81,6 +83,7 @@ class BoardWatcher:
         self._lease_due: dict[int, float] = {}
         self._names: tuple[str, ...] = ()
         self._exits: dict[str, control.LauncherExit] = {}
+        self._drain_ignored = ""
         self._latest = Snapshot(taken_at=clock.monotonic())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="board-watcher", daemon=True)
@@ -133,7 +136,21 @@ class BoardWatcher:
             walltime=directory.walltime.name in listed,
             cleared=directory.cleared.name in listed,
             inquiry=board.inquiry() if directory.inquiry.name in listed else None,
+            drained=self._own_drain(listed),
         )
+
+    def _own_drain(self, listed: tuple[str, ...]) -> control.Drained | None:
+        own = self._board.identity.array_task_id
+        if self._board.directory.drained(own).name not in listed:
+            return None
+        found = self._board.look_for_drain(own)
+        if not isinstance(found, Unobserved):
+            return found
+        if found.reason != self._drain_ignored:
+            # Once: it is read again at every poll.
+            log.warning("a drain marker is not believed, this task takes part why=%s", found.reason)
+            self._drain_ignored = found.reason
+        return None
 
     def _read_leases(self, tasks: tuple[int, ...]) -> None:
         """Read the leases that can have changed: one that is written once a minute is not worth a look a second."""

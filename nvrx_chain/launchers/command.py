@@ -21,6 +21,7 @@ FIELDS = (
     "run_dir",
     "python",
     "max_restarts",
+    "segment_health_dir",
 )
 
 
@@ -64,6 +65,7 @@ def _values(request: LaunchRequest) -> dict[str, str]:
         "run_dir": seat.run_directory,
         "python": launcher.python,
         "max_restarts": str(launcher.max_restarts),
+        "segment_health_dir": seat.segment_health_dir or "",
     }
 
 

@@ -6,6 +6,8 @@ names itself can find two hosts, or none. MAX is every node that can be alive: o
 
 from __future__ import annotations
 
+import re
+
 from nvrx_chain.launchers.seats import LaunchPlan, LaunchRequest
 
 MODULE = "nvidia_resiliency_ext.fault_tolerance.launcher"
@@ -32,4 +34,12 @@ def plan(request: LaunchRequest) -> LaunchPlan:
     ]
     if shape.segment is not None:
         argv.append(f"--ft-segment={shape.segment}")
+    if seat.segment_health_dir is not None and has_segment_health_check(launcher.version):
+        argv.append(f"--ft-segment-health-check-dir={seat.segment_health_dir}")
     return LaunchPlan(argv=(*argv, *request.workload), environment={})
+
+
+def has_segment_health_check(version: str | None) -> bool:
+    """Whether it takes --ft-segment-health-check-dir, as of 0.7. Unknown is no: an unknown flag ends the launch."""
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version or "", re.ASCII)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 7)

@@ -24,6 +24,8 @@ class Seat:
     application_log: str
     run_directory: str
     checkpoint_iteration_file: str
+    segment_health_dir: str | None = None
+    """Where NVRx's segment health check finds who is to be kept out; None when nobody ever is."""
 
     @property
     def is_host(self) -> bool:

@@ -15,7 +15,16 @@ import msgspec
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.records.control import ChainOutcome, Closed, Ending, GenerationRecord, Hold, Lease
+from nvrx_chain.records.control import (
+    ChainOutcome,
+    Closed,
+    Drained,
+    DrainedNode,
+    Ending,
+    GenerationRecord,
+    Hold,
+    Lease,
+)
 from nvrx_chain.records.manifest import ChainManifest, Shape
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.records.progress import recorded_iteration
@@ -57,6 +66,15 @@ class GenerationState(str, enum.Enum):
     UNKNOWN = "unknown"
 
 
+class DrainedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that runs on nodes that Slurm is asked to free. `excluded`: a spare can take its place."""
+
+    array_task_id: int
+    nodes: tuple[DrainedNode, ...]
+    seen_at: str
+    excluded: bool
+
+
 class GenerationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One generation. Counts are None when Slurm could not be read, empty when it lists none.
 
@@ -82,6 +100,7 @@ class GenerationStatus(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str | None
     ended_at: str | None
     problem: str | None
+    drained: tuple[DrainedTask, ...] = ()
 
 
 class ChainStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +144,7 @@ class GenerationFiles:
     closed: Closed | None = None
     lease: Lease | None = None
     cycles: int | None = None
+    drained: tuple[Drained, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +236,22 @@ def _generation(files: GenerationFiles, queue: ChainQueue | Unobserved, iteratio
         started_at=_started_at(record, rows),
         ended_at=_ended_at(record, closed),
         problem=problem,
+        drained=_drained(files, rows) if closed is None and running else (),
+    )
+
+
+def _drained(files: GenerationFiles, rows: Sequence[QueuedTask] | None) -> tuple[DrainedTask, ...]:
+    """The drained tasks that still hold their nodes, as far as Slurm was asked: a marker outlives its task."""
+    held = None if rows is None else {task.array_task_id for task in rows if _holds_node(task)}
+    return tuple(
+        DrainedTask(
+            array_task_id=marker.task,
+            nodes=marker.drained_nodes,
+            seen_at=marker.seen_at,
+            excluded=marker.excluded,
+        )
+        for marker in files.drained
+        if marker.is_active and (held is None or marker.task in held)
     )
 
 

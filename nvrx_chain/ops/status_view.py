@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from nvrx_chain.clock import parse_time, render_age
-from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
+from nvrx_chain.ops.status import ChainState, ChainStatus, DrainedTask, GenerationState, GenerationStatus
 from nvrx_chain.ops.words import render_safely, render_time
+from nvrx_chain.records.drained import name_drained
 from nvrx_chain.records.manifest import Shape
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.records.progress import UNREADABLE
@@ -31,6 +32,7 @@ _STYLES = {
 _GOOD = frozenset({Outcome.COMPLETED})
 _HARMLESS = frozenset({Outcome.WALLTIME, Outcome.PREEMPTED, Outcome.TERMINATED, Outcome.SUPERSEDED})
 _LABEL_WIDTH = 10
+_MOST_DRAINED = 4
 _WIDTH_OF_A_PIPE = 200
 
 
@@ -69,6 +71,11 @@ def _header(status: ChainStatus, now: datetime | None) -> Iterator[Text]:
     yield from _verdict_and_hold(status, where, now)
     if status.no_answer:
         yield _line("Slurm", f"could not be read, this is what the files say: {status.no_answer}", "yellow")
+    for generation in status.generations:
+        for task in generation.drained[:_MOST_DRAINED]:
+            yield _line("drained", _drained(generation, task), "yellow")
+        if len(generation.drained) > _MOST_DRAINED:
+            yield _line("", f"and {len(generation.drained) - _MOST_DRAINED} further tasks of {generation.array_job_id}")
     for job in status.strays:
         yield _line("stray", f"job {job} carries this chain's comment and is not on record", "yellow")
     for problem in status.problems:
@@ -101,6 +108,15 @@ def _verdict_and_hold(status: ChainStatus, where: str, now: datetime | None) -> 
 
 def _line(label: str, text: str, style: str = "") -> Text:
     return Text(f"  {label:<{_LABEL_WIDTH}} ").append(render_safely(text), style=style)
+
+
+def _drained(generation: GenerationStatus, task: DrainedTask) -> str:
+    spec = f"{generation.array_job_id}_{task.array_task_id}"
+    if task.array_task_id == 0:
+        fate = f"it hosts the rendezvous and stays; scancel {spec} frees it, and the next generation goes on"
+    else:
+        fate = "a spare takes its place" if task.excluded else "it stays"
+    return f"{spec} on {name_drained(task.nodes)}: {fate}"
 
 
 def _shape(shape: Shape) -> str:

@@ -14,10 +14,10 @@ from nvrx_chain.clock import Clock
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, find_other_cluster, read_chain_queue
 from nvrx_chain.ops.status import ChainFacts, ChainStatus, GenerationFiles, build_status
-from nvrx_chain.records.control import Lease
+from nvrx_chain.records.control import Drained, Lease
 from nvrx_chain.records.cycle_info import count_cycles
 from nvrx_chain.records.files import list_names, read_record
-from nvrx_chain.records.layout import GenerationDirectory
+from nvrx_chain.records.layout import GenerationDirectory, parse_indexed_name
 from nvrx_chain.records.progress import read_iteration
 from nvrx_chain.slurm.chain_queue import ChainQueue
 from nvrx_chain.slurm.client import SlurmClient
@@ -100,13 +100,26 @@ def _with_files(chain: OpenChain, generation: GenerationFiles) -> GenerationFile
     if job is None:
         return generation
     directory = chain.directory.generation(job)
+    closed = chain.files.closed_of(job)
     return replace(
         generation,
         record=chain.files.record_of(job),
-        closed=chain.files.closed_of(job),
+        closed=closed,
         lease=_lease_of_task_zero(directory, chain.manifest.uid),
         cycles=count_cycles(directory),
+        drained=_drained(directory, chain.manifest.uid) if closed is None else (),
     )
+
+
+def _drained(directory: GenerationDirectory, owner_uid: int) -> tuple[Drained, ...]:
+    """The markers of drained tasks that can be read, in the order of the tasks."""
+    names = list_names(directory.control)
+    if names is None or isinstance(names, Unobserved):
+        return ()
+    found = filter(None, (parse_indexed_name(name) for name in names))
+    tasks = sorted(task for prefix, task in found if prefix == "drained")
+    records = (read_record(directory.drained(task), Drained, owner_uid=owner_uid) for task in tasks)
+    return tuple(r for r in records if isinstance(r, Drained) and r.array_job_id == directory.array_job_id)
 
 
 def _lease_of_task_zero(directory: GenerationDirectory, owner_uid: int) -> Lease | None:

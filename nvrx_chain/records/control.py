@@ -70,6 +70,35 @@ class LauncherExit(ControlRecord, frozen=True, kw_only=True):
     ended_at: str
 
 
+class DrainedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that Slurm is asked to free: Slurm's word for its state, why, by whom and since when."""
+
+    node: str
+    state: str
+    reason: str
+    by: str
+    since: str | None
+
+
+class Drained(ControlRecord, frozen=True, kw_only=True):
+    """`drained.<k>.json`: task 0 saw nodes of task `task` drained. Kept as evidence when they are not any more.
+
+    `excluded`: a spare can take its place, so it takes no part in the next restart. `poll` grows with every question
+    to Slurm, answered or not; `answer_age_seconds` is how old the answer was that this rests on.
+    """
+
+    task: int
+    task_nodes: tuple[str, ...]
+    drained_nodes: tuple[DrainedNode, ...]
+    is_active: bool
+    excluded: bool
+    seen_at: str
+    returned_at: str | None
+    poll: int
+    poll_seconds: float
+    answer_age_seconds: float
+
+
 class NoRestart(ControlRecord, frozen=True, kw_only=True):
     """`no_restart.json`: the launcher of a node said that a restart is useless."""
 
@@ -132,7 +161,10 @@ class Inquiry(ControlRecord, frozen=True, kw_only=True):
 
 
 class GenerationRecord(ControlRecord, frozen=True, kw_only=True):
-    """`record.json`: how a generation went. An iteration is None when there was no checkpoint, -1 when unreadable."""
+    """`record.json`: how a generation went. An iteration is None when there was no checkpoint, -1 when unreadable.
+
+    `drained_tasks`: those of which a node was drained at any time.
+    """
 
     chain_id: str
     started_at: str
@@ -147,6 +179,7 @@ class GenerationRecord(ControlRecord, frozen=True, kw_only=True):
     cycles: int | None
     run_seconds: float | None
     evidence: tuple[str, ...] = ()
+    drained_tasks: tuple[int, ...] = ()
 
 
 class ChainOutcome(Record, frozen=True, kw_only=True):

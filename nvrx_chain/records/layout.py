@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_INDEXED = re.compile(r"(joined|left|lease)\.(\d{1,9})\.json", re.ASCII)
+_INDEXED = re.compile(r"(joined|left|lease|drained)\.(\d{1,9})\.json", re.ASCII)
+SEGMENT_HEALTH = "segment_health_check"
+
+_SEGMENT_HEALTH = re.compile(rf"{SEGMENT_HEALTH}\.(\d{{1,18}})\.(\d{{1,9}})", re.ASCII)
 _SUBMISSION = re.compile(r"(\d{4,9})(\.id)?\.json", re.ASCII)
 
 
@@ -65,6 +68,13 @@ class GenerationDirectory:
 
     def left(self, array_task_id: int) -> Path:
         return self.control / f"left.{array_task_id}.json"
+
+    def drained(self, array_task_id: int) -> Path:
+        return self.control / f"drained.{array_task_id}.json"
+
+    def segment_health(self, array_task_id: int) -> Path:
+        """The file by which NVRx's launcher knows whether its array task may join: not when it has any content."""
+        return self.control / f"{SEGMENT_HEALTH}.{self.array_job_id}.{array_task_id}"
 
     def launcher_exit(self, array_task_id: int, node: str) -> Path:
         return self.control / f"launcher_exit.{array_task_id}.{node}.json"
@@ -152,6 +162,12 @@ def parse_indexed_name(name: str) -> tuple[str, int] | None:
     """`lease.12.json` -> ("lease", 12); None for any other name, temporary files included."""
     match = _INDEXED.fullmatch(name)
     return (match.group(1), int(match.group(2))) if match else None
+
+
+def parse_segment_health_name(name: str) -> tuple[int, int] | None:
+    """`segment_health_check.123.4` -> (123, 4), array job and task; None for any other name."""
+    match = _SEGMENT_HEALTH.fullmatch(name)
+    return (int(match.group(1)), int(match.group(2))) if match else None
 
 
 def is_launcher_exit(name: str) -> bool:

@@ -20,6 +20,17 @@ class LauncherKind(str, enum.Enum):
     COMMAND = "command"
 
 
+class OnDrain(str, enum.Enum):
+    """What becomes of a task of which Slurm is asked to free a node."""
+
+    REPORT = "report"
+    """It is said, and nothing else happens."""
+    EXCLUDE = "exclude"
+    """At the next restart it takes no part, provided that a spare can take its place."""
+    RESTART = "restart"
+    """As soon as a spare can take its place its ranks are stopped."""
+
+
 class CompletionKind(str, enum.Enum):
     """How a chain knows that training is finished."""
 
@@ -121,6 +132,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_verdict: float = 60.0
     self_check: float = 30.0
     teardown: float = 120.0
+    drain_poll: float = 60.0
 
 
 class ChainManifest(Record, frozen=True, kw_only=True):
@@ -149,6 +161,12 @@ class ChainManifest(Record, frozen=True, kw_only=True):
     exported: tuple[str, ...] = ()
     private_file: str | None = None
     container: Container | None = None
+    on_drain: OnDrain = OnDrain.EXCLUDE
+
+    @property
+    def excludes_drained(self) -> bool:
+        """Whether a task is ever kept out for a drained node."""
+        return self.thresholds.drain_poll > 0 and self.on_drain is not OnDrain.REPORT
 
 
 class PrivateSettings(Record, frozen=True, kw_only=True):

@@ -127,13 +127,15 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node as sinfo shows it."""
+    """One node as sinfo shows it. `reason_by` set the reason at `reason_at`; empty and None when nobody did."""
 
     name: str
     state: NodeState
     raw_state: str
     responding: bool
     reason: str
+    reason_by: str = ""
+    reason_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

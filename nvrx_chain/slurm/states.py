@@ -177,6 +177,15 @@ class NodeState(enum.Enum):
         """Slurm has given the node up. Drained, failing, powered-down nodes are not in this closed list."""
         return self is NodeState.DOWN
 
+    @property
+    def is_drained(self) -> bool:
+        """Somebody asked for the node: what runs there may end, and nothing new starts. sinfo calls a node that is
+        down and drained `drained`; one that is only down, or silent, nobody asked for.
+        """
+        return self in _DRAINED
+
+
+_DRAINED = frozenset({NodeState.DRAIN, NodeState.DRAINED, NodeState.DRAINING, NodeState.FAIL, NodeState.FAILING})
 
 _NODE_CODES = {
     "ALLOC": NodeState.ALLOCATED,

@@ -17,7 +17,16 @@ import msgspec
 from nvrx_chain.errors import UsageError
 from nvrx_chain.launchers.command import check_template
 from nvrx_chain.records.layout import RunDirectory
-from nvrx_chain.records.manifest import Completion, CompletionKind, Container, Launcher, LauncherKind, Shape, Thresholds
+from nvrx_chain.records.manifest import (
+    Completion,
+    CompletionKind,
+    Container,
+    Launcher,
+    LauncherKind,
+    OnDrain,
+    Shape,
+    Thresholds,
+)
 from nvrx_chain.submit.container import build_container
 from nvrx_chain.submit.export import Export, parse_export
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
@@ -29,6 +38,8 @@ from nvrx_chain.submit.workload import Workload, mock_gpt_workload, parse_worklo
 
 RUNS_DIRECTORY = "nvrx-chains"
 PYTHON_OF_AN_IMAGE = "python3"
+SHORTEST_DRAIN_POLL_SECONDS = 1.0
+_WITH_AN_OPTION = {"walltime_warning": "--walltime-warning", "drain_poll": "--drain-poll"}
 _NAME_LIMIT = 128
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
 _RESERVED_CODES = (range(0, 3), range(64, 79), range(126, 166), range(221, 222), range(255, 256))
@@ -55,6 +66,7 @@ class ChainConfig:
     time_limit: TimeLimit | None = None
     after: int | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
+    on_drain: OnDrain = OnDrain.EXCLUDE
     partition: str | None = None
     site_arguments: tuple[str, ...] = ()
     exclusive: bool = True
@@ -105,12 +117,13 @@ def build_config(
     limit = _time_limit(settings)
     sbatch_arguments = settings.words("sbatch-arg")
     check_sbatch_arguments(sbatch_arguments)
+    shape, thresholds = build_shape(settings), _thresholds(settings, limit)
     return ChainConfig(
         chain_id=chain_id,
         name=name,
         name_is_made_up=not settings.text("name"),
         run_directory=run_directory,
-        shape=build_shape(settings),
+        shape=shape,
         chain_depth=settings.count("chain-depth"),
         launcher=launcher,
         workload=workload,
@@ -128,7 +141,8 @@ def build_config(
         ),
         time_limit=limit,
         after=settings.optional_count("after"),
-        thresholds=_thresholds(settings, limit),
+        thresholds=thresholds,
+        on_drain=_on_drain(settings, shape, thresholds),
         partition=settings.text("partition"),
         site_arguments=site_arguments(settings),
         exclusive=settings.switch("exclusive"),
@@ -256,19 +270,20 @@ def _time_limit(settings: Settings) -> TimeLimit | None:
 
 
 def _thresholds(settings: Settings, limit: TimeLimit | None) -> Thresholds:
-    known = {name for name in Thresholds.__struct_fields__ if name != "walltime_warning"}
+    known = set(Thresholds.__struct_fields__) - set(_WITH_AN_OPTION)
     chosen: dict[str, float] = {}
     for pair in settings.words("threshold"):
         name, equals, value = pair.partition("=")
         if not equals or name not in known:
-            hint = "use --walltime-warning" if name == "walltime_warning" else f"known: {', '.join(sorted(known))}"
+            hint = f"use {_WITH_AN_OPTION[name]}" if name in _WITH_AN_OPTION else f"known: {', '.join(sorted(known))}"
             raise UsageError("reading --threshold: not NAME=SECONDS of a known name", part=pair, hint=hint)
         try:
             chosen[name] = parse_seconds(value)
         except ValueError as error:
             raise UsageError(f"reading --threshold {name}: {error}") from error
     warning = fit_walltime_warning(settings.seconds("walltime-warning"), limit)
-    thresholds = msgspec.structs.replace(Thresholds(), walltime_warning=float(warning), **chosen)
+    chosen |= {"walltime_warning": float(warning), "drain_poll": settings.seconds("drain-poll")}
+    thresholds = msgspec.structs.replace(Thresholds(), **chosen)
     _check_thresholds(thresholds)
     return thresholds
 
@@ -281,6 +296,26 @@ def _check_thresholds(thresholds: Thresholds) -> None:
             raise UsageError(f"reading --threshold: {smaller} must be above zero and less than {larger}")
     if thresholds.control_poll <= 0:
         raise UsageError("reading --threshold: control_poll must be above zero")
+    if 0 < thresholds.drain_poll < SHORTEST_DRAIN_POLL_SECONDS:
+        raise UsageError(
+            f"reading --drain-poll: {thresholds.drain_poll:g} s would be a load for the controller",
+            hint=f"0 for never, or {SHORTEST_DRAIN_POLL_SECONDS:g} and more",
+        )
+
+
+def _on_drain(settings: Settings, shape: Shape, thresholds: Thresholds) -> OnDrain:
+    """What was asked for, unless it could never happen."""
+    chosen = OnDrain(settings.text("on-drain"))
+    if chosen is not OnDrain.RESTART:
+        return chosen
+    if thresholds.drain_poll <= 0:
+        raise UsageError("reading --on-drain restart: with --drain-poll 0 no drained node is ever seen")
+    if shape.hot_spares == 0:
+        raise UsageError(
+            "reading --on-drain restart: without a hot spare nothing could take the place of a drained task",
+            hint="give --hot-spares, or --on-drain exclude",
+        )
+    return chosen
 
 
 def shlex_words(text: str | None) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from nvrx_chain.records.manifest import LauncherKind, Thresholds
+from nvrx_chain.records.manifest import LauncherKind, OnDrain, Thresholds
 from nvrx_chain.slurm.client_kind import SlurmClientKind
 
 BUILT_IN_WORKLOADS = ("mock-gpt",)
@@ -317,6 +317,25 @@ OPTIONS: tuple[Option, ...] = (
         default=(),
         off=(),
         metavar="NAME=SECONDS",
+    ),
+    Option(
+        key="drain-poll",
+        kind=Kind.SECONDS,
+        section=Section.CARE,
+        help="How often Slurm is asked whether nodes of the generation are drained; 0 for never.",
+        default=DEFAULT_THRESHOLDS.drain_poll,
+        off=0.0,
+        metavar="SECONDS",
+    ),
+    _text(
+        "on-drain",
+        Section.CARE,
+        "A task on a drained node: report it, exclude it at the next restart when a spare can take its place, or"
+        " restart for it as soon as one can.",
+        "|".join(word.value for word in OnDrain),
+        default=OnDrain.EXCLUDE.value,
+        off=REQUIRED,
+        choices=tuple(word.value for word in OnDrain),
     ),
     _switch("rollback", Section.CARE, "When a generation is rejected, cancel those that this call has queued."),
     _switch("resume", Section.CARE, "Start a new chain in the directory of one that has ended.", in_file=False),

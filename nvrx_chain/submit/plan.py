@@ -162,6 +162,7 @@ def _manifest(config: ChainConfig, submitter: Submitter, private: PrivateSetting
         checkpoint_iteration_file=config.checkpoint_iteration_file,
         completion=config.completion,
         thresholds=config.thresholds,
+        on_drain=config.on_drain,
         prologue=str(config.run.prologue) if config.prologue is not None else None,
         container=config.container,
         export=config.export.mode,

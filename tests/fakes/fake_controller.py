@@ -79,12 +79,18 @@ class FakeNode:
     state: NodeState = NodeState.IDLE
     responding: bool = True
     reason: str = ""
+    reason_by: str = ""
+    reason_at: datetime | None = None
     noticed_at: float | None = None
     given_up_at: float | None = None
 
     @property
     def is_lost(self) -> bool:
         return self.given_up_at is not None or self.state is NodeState.DOWN
+
+    @property
+    def takes_jobs(self) -> bool:
+        return not (self.is_lost or self.state is NodeState.DRAINED)
 
 
 @dataclass(kw_only=True)
@@ -232,7 +238,7 @@ class FakeController:
         """One pass of the scheduler, in the order of job ids."""
         tasks = self.tasks()
         busy = {name for task in tasks if not task.state.is_terminal for name in task.nodes}
-        free = [name for name, node in self.nodes.items() if not node.is_lost and name not in busy]
+        free = [name for name, node in self.nodes.items() if node.takes_jobs and name not in busy]
         looked_at: set[int] = set()
         waiting = [task for task in tasks if task.state.is_pending]
         for task in sorted(waiting, key=lambda each: (each.job_id, each.index)):

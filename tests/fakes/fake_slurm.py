@@ -58,6 +58,7 @@ class Call:
     arguments: tuple[object, ...]
 
 
+_WHILE_BUSY = {NodeState.IDLE: NodeState.ALLOCATED, NodeState.DRAINED: NodeState.DRAINING}
 _NODES = ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8")
 
 
@@ -166,6 +167,11 @@ class FakeSlurm(SlurmClient):
             preempt_mode="OFF",
             accounting=self._accounting,
         )
+
+    def drain(self, name: str, reason: str = "bad disk", by: str = "root") -> None:
+        """An operator wants the node back: what runs there goes on, nothing new starts. `restore_node` undoes it."""
+        node = self._controller.nodes[name]
+        node.state, node.reason, node.reason_by, node.reason_at = NodeState.DRAINED, reason, by, self._clock.now()
 
     # SlurmClient.
 
@@ -383,6 +389,13 @@ class FakeSlurm(SlurmClient):
     def _node(self, node: FakeNode) -> Node:
         tasks = self._controller.tasks()
         busy = any(node.name in task.nodes and not task.state.is_terminal for task in tasks)
-        state = NodeState.ALLOCATED if busy and node.state is NodeState.IDLE else node.state
-        raw = state.value.lower() + ("" if node.responding else "*")
-        return Node(name=node.name, state=state, raw_state=raw, responding=node.responding, reason=node.reason)
+        state = _WHILE_BUSY.get(node.state, node.state) if busy else node.state
+        return Node(
+            name=node.name,
+            state=state,
+            raw_state=state.value.lower() + ("" if node.responding else "*"),
+            responding=node.responding,
+            reason=node.reason,
+            reason_by=node.reason_by,
+            reason_at=node.reason_at,
+        )

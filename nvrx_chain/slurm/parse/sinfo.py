@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from nvrx_chain.slurm.model import Node
 from nvrx_chain.slurm.nodelist import fold_nodes
 from nvrx_chain.slurm.parse.rows import split_rows
-from nvrx_chain.slurm.parse.values import parse_number, parse_text
+from nvrx_chain.slurm.parse.values import parse_number, parse_slurm_time, parse_text
 from nvrx_chain.slurm.states import parse_node_state
 
-NODE_COLUMNS = (("name", "%N"), ("state", "%T"), ("reason", "%E"))
+NODE_COLUMNS = (("name", "%N"), ("state", "%T"), ("reason_by", "%u"), ("reason_at", "%H"), ("reason", "%E"))
 _NODE_NAMES = tuple(name for name, _code in NODE_COLUMNS)
 _GRES_COLUMNS = (("partition", "%R"), ("gres", "%G"))
 _ITEM = re.compile(r"(?:[^,(]|\([^)]*\))+")
@@ -43,12 +43,16 @@ def parse_nodes(text: str, separator: str, columns: Sequence[str] = _NODE_NAMES)
     for record in rows.records:
         state, responding = parse_node_state(record["state"])
         reason = parse_text(record.get("reason", ""))
+        by = parse_text(record.get("reason_by", ""))
         nodes[record["name"]] = Node(
             name=record["name"],
             state=state,
             raw_state=record["state"],
             responding=responding,
             reason="" if reason == "none" else reason,
+            # Where nobody set a reason, sinfo prints the user as "Unknown", like the time.
+            reason_by="" if by == "Unknown" else by,
+            reason_at=parse_slurm_time(record.get("reason_at", "")),
         )
     return ParsedNodes(nodes=nodes, junk=rows.junk)
 

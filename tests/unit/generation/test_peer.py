@@ -12,11 +12,11 @@ from nvrx_chain.errors import ExitCode, NvrxError
 from nvrx_chain.generation import rendezvous
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.peer import Peer
-from nvrx_chain.records.control import Left
-from nvrx_chain.records.files import list_names
-from nvrx_chain.records.manifest import Thresholds
+from nvrx_chain.records.control import Drained, DrainedNode, Left
+from nvrx_chain.records.files import encode_record, list_names, write_atomic
+from nvrx_chain.records.manifest import OnDrain, Thresholds
 from nvrx_chain.records.outcome import Outcome
-from tests.fakes.generation_lab import FakeLauncher, HeldWork, Lab, freeze, read, terminate
+from tests.fakes.generation_lab import FakeLauncher, HeldWork, Lab, freeze, read, replace_struct, shape, terminate
 
 
 @pytest.fixture
@@ -299,3 +299,174 @@ def test_no_temporary_name_stays_behind(
     names = list_names(lab.directory(1).control)
     assert isinstance(names, tuple)
     assert [name for name in names if name.endswith(".tmp")] == []
+
+
+# Drained nodes
+
+
+def marker(host: TaskContext, task: int = 1, *, nodes: tuple[str, ...] = ("n2",), excluded: bool = True) -> Drained:
+    """What task 0 publishes of a task that a spare can replace."""
+    return Drained(
+        task=task,
+        task_nodes=nodes,
+        drained_nodes=(DrainedNode(node="n2", state="draining", reason="xid 79", by="root", since=None),),
+        is_active=True,
+        excluded=excluded,
+        seen_at="2026-01-01T00:00:00Z",
+        returned_at=None,
+        poll=1,
+        poll_seconds=60.0,
+        answer_age_seconds=0.0,
+        **host.identity.stamp(),
+    )
+
+
+@pytest.fixture
+def stopping_peer(lab: Lab, task_zero: TaskContext) -> TaskContext:
+    """Task 1 of a chain that restarts for drained nodes."""
+    lab.manifest = replace_struct(lab.manifest, on_drain=OnDrain.RESTART)
+    return lab.arrive(1, 1)
+
+
+def test_with_restart_a_drained_task_stops_its_ranks_and_leaves_with_zero(
+    lab: Lab, task_zero: TaskContext, stopping_peer: TaskContext
+) -> None:
+    launcher = lab.launcher(stopping_peer)
+    lab.clock.after(50, lambda: task_zero.board.write_drained(marker(task_zero)))
+    began = lab.clock.monotonic()
+    assert Peer(stopping_peer).run() is ExitCode.DONE
+    assert launcher.said == ["stop"]
+    said = left(lab, 1)
+    assert said is not None
+    assert said.evidence == 'its node is drained: n2 (draining, "xid 79" by root)'
+    assert lab.clock.monotonic() - began < 55
+    assert outcome(lab) is None
+    assert lab.slurm.asked("queue") == []
+
+
+@pytest.mark.parametrize("policy", [OnDrain.EXCLUDE, OnDrain.REPORT])
+def test_without_restart_a_drained_task_trains_on(lab: Lab, task_zero: TaskContext, policy: OnDrain) -> None:
+    lab.manifest = replace_struct(lab.manifest, on_drain=policy)
+    peer = lab.arrive(1, 1)
+    launcher = lab.launcher(peer)
+    lab.clock.after(10, lambda: task_zero.board.write_drained(marker(task_zero)))
+    lab.clock.after(200, lambda: task_zero.board.close(Outcome.COMPLETED, exit_code=0, evidence=(), leases={}))
+    began = lab.clock.monotonic()
+    assert Peer(peer).run() is ExitCode.DONE
+    assert lab.clock.monotonic() - began >= 200
+    assert launcher.said == ["stop gentle"]
+
+
+def test_a_launcher_that_leaves_a_restart_for_its_drained_node_frees_the_slot_at_once_and_asks_nobody(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(10, lambda: task_zero.board.write_drained(marker(task_zero)))
+    lab.clock.after(50, lambda: launcher.exit(1))
+    began = lab.clock.monotonic()
+    assert Peer(peer).run() is ExitCode.DONE
+    assert lab.clock.monotonic() - began < 52
+    said = left(lab, 1)
+    assert said is not None
+    assert "n2" in said.evidence
+    assert lab.slurm.asked("queue") == lab.slurm.asked("nodes") == []
+    assert outcome(lab) is None
+
+
+def test_of_a_task_of_several_nodes_the_other_launchers_are_stopped_and_it_leaves_with_zero(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, shape=shape(train=2, hot=1, cold=0, nodes=2))
+    lab.submit()
+    host = lab.arrive(1, 0)
+    rendezvous.publish(host, started=True, members=(0, 1, 2), present=(0, 1, 2))
+    peer = lab.arrive(1, 1)
+    launcher = lab.launcher(peer)
+    first, second = peer.identity.nodes
+    drained = replace_struct(marker(host), task_nodes=(first, second))
+    lab.clock.after(10, lambda: host.board.write_drained(drained))
+    lab.clock.after(50, lambda: launcher.write_exit(first, 1))
+    began = lab.clock.monotonic()
+    assert Peer(peer).run() is ExitCode.DONE
+    assert launcher.said == ["stop"]
+    assert lab.clock.monotonic() - began < 70
+    assert left(lab, 1) is not None
+
+
+def test_a_launcher_that_ends_well_on_a_drained_node_is_not_taken_for_one_that_left(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(10, lambda: task_zero.board.write_drained(marker(task_zero)))
+    lab.clock.after(50, lambda: launcher.exit(0))
+    lab.clock.after(70, lambda: task_zero.board.close(Outcome.COMPLETED, exit_code=0, evidence=(), leases={}))
+    began = lab.clock.monotonic()
+    assert Peer(peer).run() is ExitCode.DONE
+    assert lab.clock.monotonic() - began >= 70, "it waits for the verdict as ever"
+
+
+def disbelieved(lab: Lab, task_zero: TaskContext) -> dict[str, Drained]:
+    good = marker(task_zero)
+    return {
+        "other nodes": marker(task_zero, nodes=("n7",)),
+        "another task": marker(task_zero, task=2),
+        "an earlier generation": replace_struct(good, array_job_id=9),
+        "an earlier life of this job id": replace_struct(good, pid=77),
+        "not excluded": replace_struct(good, excluded=False),
+        "returned": replace_struct(good, is_active=False),
+        "an old answer": replace_struct(good, answer_age_seconds=3600.0),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "other nodes",
+        "another task",
+        "an earlier generation",
+        "an earlier life of this job id",
+        "not excluded",
+        "returned",
+        "an old answer",
+    ],
+)
+def test_a_marker_that_does_not_fit_drains_nobody_and_is_said_once(
+    lab: Lab, task_zero: TaskContext, stopping_peer: TaskContext, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    launcher = lab.launcher(stopping_peer)
+    stale = disbelieved(lab, task_zero)[kind]
+    # Under the name that this task reads, whatever it says.
+    write_atomic(lab.directory(1).drained(1), encode_record(stale))
+    lab.clock.after(200, lambda: task_zero.board.close(Outcome.COMPLETED, exit_code=0, evidence=(), leases={}))
+    assert Peer(stopping_peer).run() is ExitCode.DONE
+    assert launcher.said == ["stop gentle"]
+    said = sum("drain marker is not believed" in record.getMessage() for record in caplog.records)
+    assert said == (0 if kind in ("not excluded", "returned") else 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"n2", b"{}", b"\xff\xfe", b"[" * 5000])
+def test_a_marker_that_cannot_be_read_drains_nobody(
+    lab: Lab, task_zero: TaskContext, stopping_peer: TaskContext, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.directory(1).drained(1).write_bytes(content)
+    lab.clock.after(200, lambda: task_zero.board.close(Outcome.COMPLETED, exit_code=0, evidence=(), leases={}))
+    assert Peer(stopping_peer).run() is ExitCode.DONE
+    assert lab.launcher(stopping_peer).said == ["stop gentle"]
+    assert sum("drain marker is not believed" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_marker_that_is_not_renewed_any_more_is_believed_no_longer(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    task_zero.board.write_drained(replace_struct(marker(task_zero, excluded=False), poll_seconds=1.0))
+    lab.clock.after(30, lambda: task_zero.board.write_drained(replace_struct(marker(task_zero), poll_seconds=1.0)))
+    lab.clock.after(31, lambda: launcher.exit(1))
+    assert Peer(peer).run() is ExitCode.FAILED
+
+
+def test_a_drained_spare_leaves_at_the_gate_and_frees_its_slot(lab: Lab, task_zero: TaskContext) -> None:
+    spare = lab.arrive(1, 2)
+    drained = replace_struct(marker(task_zero, task=2, nodes=("n3",)), poll=4)
+    rendezvous.publish(task_zero, started=True, members=(0, 1), present=(0, 1, 2))
+    lab.clock.after(20, lambda: task_zero.board.write_drained(drained))
+    began = lab.clock.monotonic()
+    assert Peer(spare).run() is ExitCode.DONE
+    assert lab.clock.monotonic() - began < 22
+    assert (1, 2) not in lab.launchers
+    assert left(lab, 2) is not None

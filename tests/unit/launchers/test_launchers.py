@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -45,6 +46,7 @@ def seat(task: int = 0, node_index: int = 0, shape: Shape | None = None) -> Seat
         application_log="/run dir/logs/app_0.log",
         run_directory="/run dir",
         checkpoint_iteration_file="/run dir/latest.txt",
+        segment_health_dir="/run dir/control",
     )
 
 
@@ -166,7 +168,27 @@ def test_every_field_of_a_template_is_filled_in() -> None:
         "run_dir": "/run dir",
         "python": PYTHON,
         "max_restarts": "7",
+        "segment_health_dir": "/run dir/control",
     }
+
+
+@pytest.mark.parametrize(
+    ("version", "takes"),
+    [("0.7.0", True), ("0.7.0.dev3+g1", True), ("0.10.1", True), ("1.0", True)]
+    + [(version, False) for version in ("0.6.1", "unknown", None, "", "seven", "0")],
+)
+def test_ft_launcher_is_told_where_exclusions_are_only_by_a_flag_that_its_version_has(
+    version: str | None, takes: bool
+) -> None:
+    size = Shape(train_tasks=2, hot_spares=1, cold_spares=0, nodes_per_task=1, gpus_per_node=8, procs_per_node=8)
+    launcher = Launcher(kind=LauncherKind.FT_LAUNCHER, python=PYTHON, max_restarts=7, version=version)
+    request = LaunchRequest(launcher=launcher, shape=size, workload=WORKLOAD, seat=seat())
+    flag = "--ft-segment-health-check-dir=/run dir/control"
+    assert (flag in plan_launch(request).argv) is takes
+    nobody = LaunchRequest(
+        launcher=launcher, shape=size, workload=WORKLOAD, seat=dataclasses.replace(seat(), segment_health_dir=None)
+    )
+    assert flag.partition("=")[0] not in " ".join(plan_launch(nobody).argv)
 
 
 def test_the_workload_goes_where_the_template_says_and_else_to_the_end_and_is_never_filled_in() -> None:

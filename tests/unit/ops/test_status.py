@@ -10,10 +10,12 @@ import pytest
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState
 from nvrx_chain.ops.survey import survey_chain
+from nvrx_chain.records.control import Drained, DrainedNode
+from nvrx_chain.records.files import encode_record, write_atomic
 from nvrx_chain.records.outcome import Outcome, Verdict
 from nvrx_chain.slurm.states import JobState
 from tests.fakes.fake_slurm import FakeSlurm
-from tests.unit.ops.conftest import ChainOnDisk, World, give_away
+from tests.unit.ops.conftest import STAMP, ChainOnDisk, World, give_away
 
 
 def survey(world: World, chain: ChainOnDisk) -> ChainStatus:
@@ -315,4 +317,60 @@ def test_the_json_form_has_these_fields(world: World, chain: ChainOnDisk) -> Non
         "started_at",
         "ended_at",
         "problem",
+        "drained",
     ]
+
+
+def drain(
+    chain: ChainOnDisk, job: int, task: int, *, is_active: bool = True, excluded: bool = True, of: int = 0
+) -> None:
+    """What task 0 of a generation publishes about a task; `of`: stamped with another job id."""
+    node = DrainedNode(node=f"n{task + 1}", state="draining", reason="xid 79", by="root", since=None)
+    record = Drained(
+        task=task,
+        task_nodes=(node.node,),
+        drained_nodes=(node,),
+        is_active=is_active,
+        excluded=excluded,
+        seen_at="2026-01-01T00:00:00Z",
+        returned_at=None,
+        poll=1,
+        poll_seconds=60.0,
+        answer_age_seconds=0.0,
+        array_job_id=of or job,
+        **STAMP,  # type: ignore[arg-type]
+    )
+    control = chain.run.generation(job).control
+    control.mkdir(parents=True, exist_ok=True)
+    write_atomic(chain.run.generation(job).drained(task), encode_record(record))
+
+
+def test_drained_tasks_that_hold_their_nodes_are_shown_and_no_others(world: World, chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    drain(chain, job, 1)
+    drain(chain, job, 0, excluded=False)
+    drain(chain, job, 2, is_active=False)
+    # Its task has not started: this marker is of nobody.
+    drain(chain, job, 4)
+    seen = survey(world, chain).generations[0].drained
+    assert [(task.array_task_id, task.excluded) for task in seen] == [(0, False), (1, True)]
+    assert seen[1].nodes[0].reason == "xid 79"
+    world.slurm.finish(f"{job}_1")
+    assert [task.array_task_id for task in survey(world, chain).generations[0].drained] == [0]
+    chain.close(job, Outcome.FAILED, "the launcher exited with 1")
+    assert survey(world, chain).generations[0].drained == ()
+
+
+def test_a_drain_marker_of_another_job_or_without_sense_is_not_shown(world: World, chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    drain(chain, job, 1, of=job + 7)
+    drain(chain, job, 2)
+    chain.run.generation(job).drained(2).write_bytes(b"{}")
+    assert survey(world, chain).generations[0].drained == ()
+
+
+def test_while_slurm_is_silent_the_markers_speak(world: World, chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    drain(chain, job, 1)
+    world.slurm.always("queue", Unobserved("Socket timed out"))
+    assert [task.array_task_id for task in survey(world, chain).generations[0].drained] == [1]

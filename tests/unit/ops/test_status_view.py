@@ -12,6 +12,7 @@ from nvrx_chain.ops.status_view import print_status
 from nvrx_chain.ops.survey import survey_chain
 from nvrx_chain.records.outcome import Outcome, Verdict
 from tests.unit.ops.conftest import ChainOnDisk, World
+from tests.unit.ops.test_status import drain
 
 
 def view(world: World, chain: ChainOnDisk, width: int = 80) -> str:
@@ -140,3 +141,17 @@ def test_a_generation_that_never_started_is_told_from_one_that_ended_without_a_w
     lines = rows(view(world, chain))
     assert "ended without a word" in " ".join(" ".join(line.split()) for line in lines)
     assert "never started" in lines[-1]
+
+
+def test_drained_tasks_are_named_with_what_becomes_of_them(world: World, chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    drain(chain, job, 0, excluded=False)
+    drain(chain, job, 1)
+    drain(chain, job, 2, excluded=False)
+    fate = f"it hosts the rendezvous and stays; scancel {job}_0 frees it, and the next generation goes on"
+    shown = [line.strip() for line in view(world, chain, width=200).splitlines() if "  drained  " in line]
+    assert shown == [
+        f'drained    {job}_0 on n1 (draining, "xid 79" by root): {fate}',
+        f'drained    {job}_1 on n2 (draining, "xid 79" by root): a spare takes its place',
+        f'drained    {job}_2 on n3 (draining, "xid 79" by root): it stays',
+    ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_chain.records.layout import RunDirectory, parse_indexed_name, parse_submission_name
+from nvrx_chain.records.layout import RunDirectory, parse_indexed_name, parse_segment_health_name, parse_submission_name
 
 RUN = RunDirectory(Path("/scratch/a b&c#'100%\""))
 indices = st.integers(min_value=0, max_value=999_999_999)
@@ -21,10 +21,20 @@ def test_a_file_of_a_task_is_read_back_as_its_kind_and_index(job: int, task: int
         ("lease", generation.lease(task)),
         ("joined", generation.joined(task)),
         ("left", generation.left(task)),
+        ("drained", generation.drained(task)),
     ):
         assert path.parent == generation.control
         assert parse_indexed_name(path.name) == (kind, task)
         assert parse_submission_name(path.name) is None
+
+
+@given(job=st.integers(min_value=1, max_value=2**31), task=indices)
+def test_the_file_of_nvrx_s_segment_health_check_names_array_job_and_task(job: int, task: int) -> None:
+    path = RUN.generation(job).segment_health(task)
+    assert path.name == f"segment_health_check.{job}.{task}"
+    assert parse_segment_health_name(path.name) == (job, task)
+    assert parse_segment_health_name(f"{path.name}.inactive") is None
+    assert parse_indexed_name(path.name) is None
 
 
 @given(sequence=indices)

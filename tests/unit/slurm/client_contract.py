@@ -235,6 +235,8 @@ class SlurmClientContract:
         assert not isinstance(some, Unobserved)
         assert list(some) == [name]
         assert some[name].responding
+        assert not some[name].state.is_drained
+        assert (some[name].reason, some[name].reason_by, some[name].reason_at) == ("", "", None)
 
     def test_the_configuration_and_the_partitions_are_told(self, bench: Bench) -> None:
         config = bench.client.config()

@@ -144,3 +144,21 @@ def test_a_node_state_is_read_with_its_suffix(text: str, state: NodeState, respo
 @pytest.mark.parametrize("state", NodeState)
 def test_only_down_is_down(state: NodeState) -> None:
     assert state.is_down == (state is NodeState.DOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked_for"),
+    [
+        (word, True)
+        for word in ("drained", "draining", "drain", "drng", "drained*", "draining@", "drained$", "fail", "failg")
+    ]
+    + [
+        (word, False)
+        for word in ("down", "down*", "allocated*", "idle", "mixed", "maint", "reboot", "inval", "", "new")
+    ],
+)
+def test_a_node_that_somebody_wants_back_is_drained_and_one_that_is_only_broken_is_not(
+    text: str, asked_for: bool
+) -> None:
+    state, _responding = parse_node_state(text)
+    assert state.is_drained is asked_for

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nvrx_chain.errors import UsageError
-from nvrx_chain.records.manifest import CompletionKind, LauncherKind
+from nvrx_chain.records.manifest import CompletionKind, LauncherKind, OnDrain
 from nvrx_chain.submit.config import make_up_name, new_chain_id
 from tests.unit.submit.chains import HERE, make_config
 
@@ -137,6 +137,33 @@ def test_thresholds_are_set_by_name() -> None:
 def test_a_threshold_that_cannot_work_is_refused(pair: str, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         make_config(threshold=(pair,))
+
+
+def test_a_drained_node_is_looked_for_once_a_minute_and_its_task_excluded_unless_said() -> None:
+    config = make_config()
+    assert (config.thresholds.drain_poll, config.on_drain) == (60.0, OnDrain.EXCLUDE)
+    config = make_config(drain_poll="0", on_drain="report")
+    assert (config.thresholds.drain_poll, config.on_drain) == (0.0, OnDrain.REPORT)
+    assert make_config(drain_poll="").thresholds.drain_poll == 0.0
+    assert make_config(on_drain="restart", hot_spares="1").on_drain is OnDrain.RESTART
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        ({"drain_poll": "0.5"}, "load for the controller"),
+        ({"drain_poll": "nan"}, "not a number of seconds"),
+        ({"drain_poll": "-1"}, "not a number of seconds"),
+        ({"threshold": ("drain_poll=5",)}, "use --drain-poll"),
+        ({"on_drain": "kill"}, "none of report, exclude, restart"),
+        ({"on_drain": ""}, "cannot be empty"),
+        ({"on_drain": "restart", "hot_spares": "0"}, "without a hot spare"),
+        ({"on_drain": "restart", "hot_spares": "1", "drain_poll": "0"}, "no drained node is ever seen"),
+    ],
+)
+def test_what_could_never_help_with_a_drained_node_is_refused_at_submit(flags: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        make_config(**flags)
 
 
 def test_the_warning_of_the_time_limit_is_stored_as_it_will_be_sent() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,9 +28,18 @@ def test_a_node_that_was_given_up_is_down_and_says_why(version: str) -> None:
 
 
 def test_a_node_of_two_partitions_is_one_node() -> None:
-    parsed = parse_nodes("n1|idle|none\nn1|idle|none\nn2|down*|bad|disk\n", "|")
+    row = "n1|idle|Unknown|Unknown|none\n"
+    parsed = parse_nodes(f"{row}{row}n2|down*|root(0)|2026-08-03T01:02:03|bad|disk\n", "|")
     assert sorted(parsed.nodes) == ["n1", "n2"]
     assert parsed.nodes["n2"].reason == "bad|disk"
+
+
+def test_who_gave_a_reason_and_when_is_told_and_nobody_is_nobody() -> None:
+    text = "n1|idle|Unknown|Unknown|none\nn2|draining|alice|2026-08-03T01:02:03|bad disk\n"
+    nodes = parse_nodes(text, "|").nodes
+    assert (nodes["n1"].reason, nodes["n1"].reason_by, nodes["n1"].reason_at) == ("", "", None)
+    at = datetime(2026, 8, 3, 1, 2, 3, tzinfo=timezone.utc)
+    assert (nodes["n2"].reason, nodes["n2"].reason_by, nodes["n2"].reason_at) == ("bad disk", "alice", at)
 
 
 def test_the_names_asked_for_are_folded() -> None:
