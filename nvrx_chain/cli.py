@@ -23,12 +23,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "hold": ("nvrx_chain.commands.ops:hold", "Keep the queued generations from starting."),
     "release": ("nvrx_chain.commands.ops:release", "Let a held chain go on."),
     "logs": ("nvrx_chain.commands.ops:logs", "Print or follow the logs of a generation."),
+    "doctor": ("nvrx_chain.commands.doctor:doctor", "Examine the site: does it give a chain what it needs?"),
     "sandbox": ("nvrx_chain.commands.sandbox:sandbox", "A real private Slurm cluster on this machine, and its faults."),
     "demo": ("nvrx_chain.commands.demo:demo", "Watch a chain lose a rank and a node, resume and finish, on a sandbox."),
     "run-task": ("nvrx_chain.commands.generation:run_task", "(internal) One array task; started by generation.sbatch."),
     "run-launcher": ("nvrx_chain.commands.generation:run_launcher", "(internal) The launcher's wrapper on one node."),
+    "doctor-probe": ("nvrx_chain.commands.doctor_probe:doctor_probe", "(internal) What one machine says; for doctor."),
 }
-_HIDDEN = frozenset({"run-task", "run-launcher"})
+_HIDDEN = frozenset({"run-task", "run-launcher", "doctor-probe"})
 
 
 class LazyGroup(click.Group):

@@ -21,11 +21,12 @@ ALLOWED: dict[str, frozenset[str]] = {
     "generation": frozenset({"errors", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
     "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),
+    "doctor": frozenset({"errors", "clock", "records", "slurm", "launchers", "submit", "generation"}),
     "demo": frozenset(
         {"errors", "clock", "records", "slurm", "launchers", "submit", "sandbox", "generation", "ops", "workloads"}
     ),
     "commands": frozenset(
-        {"errors", "clock", "records", "slurm", "launchers", "submit", "generation", "sandbox", "ops", "demo"}
+        {"errors", "clock", "records", "slurm", "launchers", "submit", "generation", "sandbox", "ops", "demo", "doctor"}
     ),
     "cli": frozenset({"errors"}),
     "__main__": frozenset({"cli"}),
@@ -38,7 +39,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("cli", "commands"),
     "torch": ("workloads",),
     "numpy": ("workloads",),
-    "pynvml": (),
+    "pynvml": ("doctor.gpus",),
     "pyslurm": ("slurm.pyslurm_client",),
     "rich": ("ops", "demo", "commands", "sandbox"),
     "watchdog": ("ops",),
