@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from nvrx_chain.clock import SystemClock
+from nvrx_chain.commands.completing import complete_node
 from nvrx_chain.commands.submit import current_directory
 from nvrx_chain.demo.interrupts import raised_as_interrupt
 from nvrx_chain.doctor.model import Grade, Report
@@ -52,6 +53,7 @@ _COLOURS = {Grade.OK: None, Grade.UNKNOWN: "cyan", Grade.WARN: "yellow", Grade.B
     is_flag=False,
     flag_value=ANY_NODE,
     metavar="[NODE]",
+    shell_complete=complete_node,
     help="Look at a compute node too, at NODE or at any, with one short job.",
 )
 @click.option("--partition", metavar="NAME", help="Partition of that job, and of your chains.")

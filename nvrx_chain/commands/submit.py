@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from nvrx_chain.clock import SystemClock
+from nvrx_chain.commands.completing import complete_value
 from nvrx_chain.errors import PreflightError, UsageError
 from nvrx_chain.slurm.command import scrubbed_environment
 from nvrx_chain.slurm.command_client import CommandLineClient
@@ -52,6 +53,7 @@ def _parameter(option: Option) -> click.Parameter:
         default=None,
         multiple=option.kind in (Kind.WORDS, Kind.PAIRS),
         metavar=None if is_switch else option.metavar,
+        shell_complete=complete_value(option.metavar, option.choices),
         help=option.help + shown,
     )
 
