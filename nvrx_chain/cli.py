@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from nvrx_chain import __version__
 from nvrx_chain.errors import NvrxError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("nvrx_chain.commands.submit:submit", "Submit a training job as a chain of generations."),
@@ -24,12 +28,15 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "hold": ("nvrx_chain.commands.ops:hold", "Keep the queued generations from starting."),
     "release": ("nvrx_chain.commands.ops:release", "Let a held chain go on."),
     "logs": ("nvrx_chain.commands.ops:logs", "Print or follow the logs of a generation."),
+    "doctor": ("nvrx_chain.commands.doctor:doctor", "Examine the site: does it give a chain what it needs?"),
     "sandbox": ("nvrx_chain.commands.sandbox:sandbox", "A real private Slurm cluster on this machine, and its faults."),
     "demo": ("nvrx_chain.commands.demo:demo", "Watch a chain lose a rank and a node, resume and finish, on a sandbox."),
+    "completion": ("nvrx_chain.commands.completion:completion", "Print what lets a shell complete the commands."),
     "run-task": ("nvrx_chain.commands.generation:run_task", "(internal) One array task; started by generation.sbatch."),
     "run-launcher": ("nvrx_chain.commands.generation:run_launcher", "(internal) The launcher's wrapper on one node."),
+    "doctor-probe": ("nvrx_chain.commands.doctor_probe:doctor_probe", "(internal) What one machine says; for doctor."),
 }
-_HIDDEN = frozenset({"run-task", "run-launcher"})
+_HIDDEN = frozenset({"run-task", "run-launcher", "doctor-probe"})
 
 
 class LazyGroup(click.Group):
@@ -44,6 +51,15 @@ class LazyGroup(click.Group):
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """The names from the table: click would import every command for its help text."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=_COMMANDS[name][1]) for name in names] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

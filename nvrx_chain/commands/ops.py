@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from nvrx_chain.clock import SystemClock
+from nvrx_chain.commands.completing import complete_chain
 from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport, ask_before_cancel, cancel_chain, render_cancel
 from nvrx_chain.ops.chain import Operator, require_own
@@ -62,7 +63,9 @@ def chain_options(command: _F) -> _F:
         metavar="DIR",
         help="The chain by its run directory, also one whose name looks like a job id.",
     )
-    return click.argument("chain", required=False, metavar="[CHAIN]")(by_directory(slurm_client_option(command)))
+    return click.argument("chain", required=False, metavar="[CHAIN]", shell_complete=complete_chain)(
+        by_directory(slurm_client_option(command))
+    )
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from nvrx_chain.clock import SystemClock
+from nvrx_chain.commands.completing import complete_sandbox_node
 from nvrx_chain.sandbox import BatchScope, FaultReport, Sandbox, SandboxConfig
 from nvrx_chain.sandbox.cluster import end_directory
 from nvrx_chain.sandbox.config import default_directory
@@ -112,7 +113,7 @@ def shell(directory: Path, command: tuple[str, ...]) -> None:
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def kill_node(node: str, directory: Path, as_json: bool) -> None:
@@ -121,7 +122,7 @@ def kill_node(node: str, directory: Path, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def freeze_node(node: str, directory: Path, as_json: bool) -> None:
@@ -130,7 +131,7 @@ def freeze_node(node: str, directory: Path, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def freeze_slurmd(node: str, directory: Path, as_json: bool) -> None:
@@ -139,7 +140,7 @@ def freeze_slurmd(node: str, directory: Path, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def thaw_node(node: str, directory: Path, as_json: bool) -> None:
@@ -148,7 +149,7 @@ def thaw_node(node: str, directory: Path, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def drain_node(node: str, directory: Path, as_json: bool) -> None:
@@ -157,7 +158,7 @@ def drain_node(node: str, directory: Path, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def revive_node(node: str, directory: Path, as_json: bool) -> None:
@@ -166,7 +167,7 @@ def revive_node(node: str, directory: Path, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @click.option("--keep-disk", is_flag=True, help="Cut the network only; the shared directory goes on.")
 @_directory_option
 @_json_option
@@ -176,7 +177,7 @@ def cut_node(node: str, keep_disk: bool, directory: Path, as_json: bool) -> None
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def isolate_from_controller(node: str, directory: Path, as_json: bool) -> None:
@@ -198,7 +199,7 @@ def slow_disk(node: str | None, every: bool, seconds: float, directory: Path, as
 
 
 @sandbox.command()
-@click.argument("node")
+@click.argument("node", shell_complete=complete_sandbox_node)
 @_directory_option
 @_json_option
 def heal_node(node: str, directory: Path, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from nvrx_chain.clock import SystemClock
+from nvrx_chain.commands.completing import complete_value
 from nvrx_chain.errors import PreflightError, UsageError
 from nvrx_chain.slurm.choose import make_client
 from nvrx_chain.slurm.client_kind import SlurmClientKind, describe_unproven
@@ -54,6 +55,7 @@ def _parameter(option: Option) -> click.Parameter:
         default=None,
         multiple=option.kind in (Kind.WORDS, Kind.PAIRS),
         metavar=None if is_switch else option.metavar,
+        shell_complete=complete_value(option.metavar, option.choices),
         help=option.help + shown,
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from nvrx_chain.slurm.states import JobState, NodeState
@@ -140,7 +141,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """What a chain depends on in `scontrol show config`. Durations in seconds, None when not shown."""
+    """What a chain depends on in `scontrol show config`. Durations in seconds, None when not shown.
+
+    `fields` holds every key as Slurm printed it.
+    """
 
     cluster_name: str
     version: str
@@ -150,11 +154,15 @@ class ClusterConfig:
     min_job_age_seconds: int | None
     preempt_mode: str
     accounting: bool
+    fields: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition. `max_time_seconds` None is no limit; `gpus_per_node` None is "sinfo did not say"."""
+    """One partition. `max_time_seconds` None is no limit; `gpus_per_node` None is "sinfo did not say".
+
+    `fields` holds every key as Slurm printed it.
+    """
 
     name: str
     is_default: bool
@@ -162,6 +170,7 @@ class Partition:
     max_time_seconds: int | None
     node_count: int
     gpus_per_node: int | None
+    fields: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from nvrx_chain.cli import cli
-from nvrx_chain.errors import ExitCode
+from nvrx_chain.doctor.checks import CHECKS
+from nvrx_chain.doctor.model import Line, Report
+from nvrx_chain.errors import ExitCode, Unobserved
 from nvrx_chain.ops.cancel import CancelReport
 from nvrx_chain.ops.ending import EndingReport
 from nvrx_chain.ops.hold import HoldReport
@@ -19,6 +21,7 @@ from nvrx_chain.ops.listing import ChainList, ListedChain
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
 from nvrx_chain.ops.waiting import WaitReport
 from nvrx_chain.submit.extend import ExtendResult
+from tests.unit.doctor.build import make_evidence, make_visit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 NAME = "nvrx-chain"
@@ -171,11 +174,22 @@ def test_every_exit_code_is_on_the_page() -> None:
         (f"{NAME} cancel", CancelReport),
         (f"{NAME} cancel", EndingReport),
         (f"{NAME} release", HoldReport),
+        (f"{NAME} doctor", Report),
     ],
 )
 def test_every_json_field_is_on_the_page(heading: str, kind: type[msgspec.Struct]) -> None:
     fields = {name for row in rows(section(heading) or "") for name in re.split(r",\s*", row[0])}
     assert set(kind.__struct_fields__) <= fields
+
+
+def test_every_field_and_every_check_of_the_doctor_is_on_the_page() -> None:
+    text = section(f"{NAME} doctor") or ""
+    assert all(f"`{name}`" in text for name in Line.__struct_fields__)
+    looked = make_evidence(visit=make_visit(), chain=Unobserved("-"))
+    alone = make_evidence()
+    seen = {line.check for evidence in (looked, alone) for check in CHECKS for line in check(evidence)}
+    table = text.split("| Check |", 1)[1].split("| JSON field |")[0]
+    assert {row[0] for row in rows(table)} == seen
 
 
 def test_every_word_of_a_state_is_on_the_page() -> None:

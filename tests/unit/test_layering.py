@@ -22,6 +22,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "generation": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
     "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),
+    "doctor": frozenset({"errors", "clock", "records", "slurm", "launchers", "submit", "generation"}),
     "demo": frozenset(
         {
             "errors",
@@ -50,6 +51,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "sandbox",
             "ops",
             "demo",
+            "doctor",
         }
     ),
     "cli": frozenset({"errors"}),
@@ -63,7 +65,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("cli", "commands"),
     "torch": ("workloads",),
     "numpy": ("workloads",),
-    "pynvml": (),
+    "pynvml": ("doctor.gpus",),
     "pyslurm": ("slurm.pyslurm_worker",),
     "rich": ("ops", "demo", "commands", "sandbox"),
     "watchdog": ("ops",),

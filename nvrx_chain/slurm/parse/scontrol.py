@@ -185,6 +185,7 @@ def parse_config(text: str) -> ClusterConfig:
         min_job_age_seconds=parse_seconds(word("MinJobAge")),
         preempt_mode=word("PreemptMode"),
         accounting=word("AccountingStorageType") not in ("", "none", "accounting_storage/none"),
+        fields=shown,
     )
 
 
@@ -206,6 +207,7 @@ def parse_partitions(text: str, gpus_by_partition: Mapping[str, int]) -> tuple[P
                 max_time_seconds=parse_duration(fields.get("MaxTime", "")),
                 node_count=parse_number(fields.get("TotalNodes", "")) or 0,
                 gpus_per_node=gpus_by_partition.get(name),
+                fields=fields,
             )
         )
     return tuple(partitions)

@@ -1,0 +1,1 @@
+"""`nvrx-chain doctor`: does this site give a chain what it needs?"""
