@@ -14,7 +14,7 @@ from nvrx_chain.errors import Unobserved
 from nvrx_chain.generation.hooks import Hook, switched_off
 from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.submit.config import ChainConfig, build_config
-from nvrx_chain.submit.facts import probe_interpreters
+from nvrx_chain.submit.interpreters import probe_interpreters
 from nvrx_chain.submit.settings import read_settings
 
 RUN_DIRECTORY = "chain"

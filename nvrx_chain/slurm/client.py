@@ -19,6 +19,7 @@ from nvrx_chain.slurm.model import (
     Node,
     Partition,
     QueueReading,
+    SubmitLimits,
     Submitted,
 )
 
@@ -56,6 +57,10 @@ class SlurmClient(Protocol):
     def partitions(self) -> tuple[Partition, ...] | Unobserved:
         """All partitions, hidden ones too."""
         ...
+
+    def submit_limits(self, user: str) -> SubmitLimits | Unobserved:
+        """How many jobs the associations of a user and the QOS allow. Asks the accounting database."""
+        return Unobserved("this client does not ask for limits")
 
     def submit(self, argv: Sequence[str]) -> Submitted:
         """Run sbatch with these arguments (without the word `sbatch`); `--parsable` is the caller's.

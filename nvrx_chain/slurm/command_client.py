@@ -30,18 +30,20 @@ from nvrx_chain.slurm.model import (
     Node,
     Partition,
     QueueReading,
+    SubmitLimits,
     Submitted,
 )
 from nvrx_chain.slurm.parse.replies import complaints, is_job_gone, is_unreachable, one_line, parse_submitted
 from nvrx_chain.slurm.parse.rows import unguessable_separator
 from nvrx_chain.slurm.parse.sacct import accounting_arguments, parse_accounting
+from nvrx_chain.slurm.parse.sacctmgr import association_arguments, parse_associations, parse_qos, qos_arguments
 from nvrx_chain.slurm.parse.scontrol import parse_config, parse_jobs, parse_partitions
 from nvrx_chain.slurm.parse.sinfo import gres_arguments, node_arguments, parse_gpus, parse_nodes
 from nvrx_chain.slurm.parse.squeue import parse_queue, queue_arguments
 
 log = logging.getLogger(__name__)
 
-PROGRAMS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
+PROGRAMS = ("sacct", "sacctmgr", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 
 _T = TypeVar("_T")
 # A command line stays readable in a log, and far from any limit on its length.
@@ -160,6 +162,15 @@ class CommandLineClient(SlurmClient):
         gres = self._read("sinfo", gres_arguments(separator))
         gpus = {} if isinstance(gres, Unobserved) else parse_gpus(gres, separator)
         return _parsed(lambda shown: parse_partitions(shown, gpus), text)
+
+    def submit_limits(self, user: str) -> SubmitLimits | Unobserved:
+        text = self._read("sacctmgr", association_arguments(user))
+        associations = text if isinstance(text, Unobserved) else _parsed(parse_associations, text)
+        if isinstance(associations, Unobserved):
+            return associations
+        text = self._read("sacctmgr", qos_arguments())
+        by_qos = text if isinstance(text, Unobserved) else _parsed(parse_qos, text)
+        return by_qos if isinstance(by_qos, Unobserved) else SubmitLimits(associations=associations, by_qos=by_qos)
 
     def submit(self, argv: Sequence[str]) -> Submitted:
         result = run_command((self._programs["sbatch"], *argv), self._submitting, timeout_seconds=self._timeout_seconds)

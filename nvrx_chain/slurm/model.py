@@ -155,6 +155,31 @@ class ClusterConfig:
     preempt_mode: str
     accounting: bool
     fields: Mapping[str, str] = field(default_factory=dict, compare=False)
+    max_job_count: int | None = None
+    enforce: str = ""
+
+    @property
+    def enforces_limits(self) -> bool:
+        """Whether limits of associations and QOS hold (AccountingStorageEnforce)."""
+        return bool({"all", "limits", "safe", "1"}.intersection(self.enforce.lower().split(",")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssociationLimit:
+    """One association of a user. `partition` is empty where it holds for all; `max_submit` None is no limit."""
+
+    account: str
+    partition: str
+    default_qos: str
+    max_submit: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitLimits:
+    """How many jobs, array tasks counted one by one, may be in the queue at once."""
+
+    associations: tuple[AssociationLimit, ...]
+    by_qos: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

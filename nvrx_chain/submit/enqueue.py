@@ -231,10 +231,12 @@ class Enqueuer:
             )
 
     def _has_live_predecessor(self, generation: PlannedGeneration) -> bool:
+        earlier = {s.array_job_id for sequence, s in self.progress.ids.items() if sequence < generation.sequence}
+        if not earlier:
+            return False
         queue = self.client.queue(self.plan.manifest.user)
         if isinstance(queue, Unobserved):
             return False
-        earlier = {s.array_job_id for sequence, s in self.progress.ids.items() if sequence < generation.sequence}
         # Singleton does not wait for a task in COMPLETING.
         return any(
             task.array_job_id in earlier and not task.state.is_terminal and task.state is not JobState.COMPLETING

@@ -18,6 +18,7 @@ from nvrx_chain.submit.entry import Refusal, decide_entry, find_differences
 from nvrx_chain.submit.facts import SubmitFacts
 from nvrx_chain.submit.mounts import Reach
 from nvrx_chain.submit.plan import SubmitPlan
+from nvrx_chain.submit.preflight_limits import check_array_size, check_job_count, check_submit_limits
 from nvrx_chain.submit.preflight_nodes import check_container, check_places
 from nvrx_chain.submit.problem import Problem, Severity, error, note, warning
 from nvrx_chain.submit.rendered_only import used_rendered_only
@@ -50,18 +51,6 @@ def _check_reachable(facts: SubmitFacts, *, dry_run: bool) -> Iterator[Problem]:
         yield note(f"the cluster was not checked: {first.reason}")
     else:
         yield error(f"Slurm does not answer: {first.reason}", "try again when `scontrol ping` says UP")
-
-
-def check_array_size(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
-    """MaxArraySize limits the largest index, which must be below it."""
-    if isinstance(facts.cluster, Unobserved) or facts.cluster.max_array_size is None:
-        return
-    largest, limit = config.shape.total - 1, facts.cluster.max_array_size
-    if largest >= limit:
-        yield error(
-            f"the largest array index would be {largest}, and MaxArraySize of this cluster is {limit}",
-            "use fewer tasks with more --nodes-per-task",
-        )
 
 
 def check_segment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
@@ -250,6 +239,8 @@ def check_half(plan: SubmitPlan, directory: DirectoryState) -> Iterator[Problem]
 
 CHECKS: tuple[Check, ...] = (
     check_array_size,
+    check_job_count,
+    check_submit_limits,
     check_segment,
     check_run_directory,
     check_entry,

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_chain.clock import SystemClock
+from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import ChainManifest, ExportMode, PrivateSettings
 from nvrx_chain.records.outcome import Outcome
+from nvrx_chain.slurm.command_client import CommandLineClient
 from nvrx_chain.submit.export import parse_export
 from tests.integration.case_tools import (
     PAIR,
@@ -279,3 +282,27 @@ def test_a_submit_that_dies_between_sbatch_and_its_record_leaves_each_generation
     assert len(jobs) == 4
     assert jobs[1] == lost
     assert sorted({row.job for row in cluster.live_rows()}) == sorted(jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster(accounting=True)
+def test_the_limits_of_the_accounting_are_read_and_those_of_slurm_conf_refuse(cluster: Cluster, run_dir: Path) -> None:
+    client = CommandLineClient(clock=SystemClock(), environ=cluster.environ)
+    config = client.config()
+    assert not isinstance(config, Unobserved)
+    assert config.max_job_count == 10_000
+    cluster.run(["sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=7"])
+    try:
+        limits = client.submit_limits("root")
+    finally:
+        cluster.run(["sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=-1"])
+    assert not isinstance(limits, Unobserved), limits.reason
+    assert limits.by_qos["normal"] == 7
+    again = client.submit_limits("root")
+    assert not isinstance(again, Unobserved), again.reason
+    assert again.by_qos["normal"] is None
+    argv = submit_argv(run_dir, beat(), Shape(train=1, hot=0, cold=999), 11)
+    done = run_submit(cluster, argv)
+    assert done.returncode == 2
+    assert "11 generations of 1000 tasks are 11000 jobs" in done.stderr
+    assert not cluster.live_rows()

@@ -186,6 +186,8 @@ def parse_config(text: str) -> ClusterConfig:
         preempt_mode=word("PreemptMode"),
         accounting=word("AccountingStorageType") not in ("", "none", "accounting_storage/none"),
         fields=shown,
+        max_job_count=parse_number(word("MaxJobCount")),
+        enforce=word("AccountingStorageEnforce"),
     )
 
 

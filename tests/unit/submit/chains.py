@@ -14,7 +14,8 @@ from nvrx_chain.slurm.model import ClusterConfig, Partition, QueueReading
 from nvrx_chain.submit.chain import SubmitResult, submit_chain
 from nvrx_chain.submit.config import ChainConfig, build_config
 from nvrx_chain.submit.directory import DirectoryState
-from nvrx_chain.submit.facts import ModuleProbe, SubmitFacts
+from nvrx_chain.submit.facts import SubmitFacts
+from nvrx_chain.submit.interpreters import ModuleProbe
 from nvrx_chain.submit.mounts import FileSystem, Reach
 from nvrx_chain.submit.plan import SubmitPlan, Submitter, build_plan
 from nvrx_chain.submit.preview import current_user

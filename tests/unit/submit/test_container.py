@@ -11,7 +11,7 @@ from nvrx_chain.errors import UsageError
 from nvrx_chain.records.manifest import Container
 from nvrx_chain.submit.config import ChainConfig, build_config
 from nvrx_chain.submit.container import Mount, is_mounted
-from nvrx_chain.submit.facts import probe_interpreters
+from nvrx_chain.submit.interpreters import probe_interpreters
 from nvrx_chain.submit.mounts import FileSystem, Reach
 from nvrx_chain.submit.places import Place, is_installed, own_places, read_places
 from nvrx_chain.submit.preflight import find_problems

@@ -9,12 +9,13 @@ import pytest
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.manifest import LauncherKind
-from nvrx_chain.submit import facts
-from nvrx_chain.submit.facts import ModuleProbe, gather_facts, launcher_version, probe_interpreters
+from nvrx_chain.submit import interpreters
+from nvrx_chain.submit.facts import SubmitFacts, gather_facts, launcher_version
+from nvrx_chain.submit.interpreters import ModuleProbe, probe_interpreters
 from tests.unit.submit.chains import NASTY, Site, make_config, make_facts
 
 
-def gather(site: Site, **flags: object) -> facts.SubmitFacts:
+def gather(site: Site, **flags: object) -> SubmitFacts:
     return gather_facts(site.config(**flags), site.slurm, user=site.slurm.user, uid=0, probe=False)
 
 
@@ -79,7 +80,7 @@ def stand_in(tmp_path: Path, body: str) -> str:
 def test_an_interpreter_that_does_not_work_is_unobserved_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
 ) -> None:
-    monkeypatch.setattr(facts, "PROBE_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(interpreters, "PROBE_TIMEOUT_SECONDS", 1.0)
     config = make_config(interpreter=stand_in(tmp_path, body), launcher="command", launcher_command="x")
     (seen,) = probe_interpreters(config)
     assert isinstance(seen, Unobserved)

@@ -10,7 +10,8 @@ from nvrx_chain.errors import PreflightError, Unobserved
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.directory import DirectoryState
-from nvrx_chain.submit.facts import ModuleProbe, SubmitFacts
+from nvrx_chain.submit.facts import SubmitFacts
+from nvrx_chain.submit.interpreters import ModuleProbe
 from nvrx_chain.submit.mounts import FileSystem, Reach
 from nvrx_chain.submit.preflight import find_problems, refuse_errors
 from nvrx_chain.submit.problem import Problem, Severity
