@@ -20,7 +20,7 @@ from nvrx_chain.clock import format_time
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.drain import STALE_POLLS, choose_excluded, find_drained
+from nvrx_chain.generation.drain import choose_excluded, find_drained, stale_after_seconds
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import lease_is_stale
 from nvrx_chain.records.control import Drained, DrainedNode
@@ -155,7 +155,7 @@ class DrainWatch:
     def _wanted(self, snapshot: Snapshot, now: float) -> dict[int, Drained]:
         """The marker of each task that has or had one."""
         answer = self._answer
-        if answer is None or now - answer.asked_at > STALE_POLLS * self._poll_seconds:
+        if answer is None or now - answer.asked_at > stale_after_seconds(self._poll_seconds):
             return {task: self._returned(marker) for task, marker in self._markers.items()}
         gone = {task: self._returned(marker) for task, marker in self._markers.items() if task not in answer.drained}
         excluded = self._choose(answer, snapshot)
