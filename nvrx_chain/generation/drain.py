@@ -18,6 +18,15 @@ STALE_POLLS = 10
 """An answer older than so many polls is believed no more: what was drained then may long be back in service."""
 
 
+SHORTEST_BELIEF_SECONDS = 120.0
+"""However often Slurm is asked: a marker is not renewed any more while the ranks of its task end."""
+
+
+def stale_after_seconds(poll_seconds: float) -> float:
+    """The age from which on an answer is not believed any more."""
+    return max(STALE_POLLS * poll_seconds, SHORTEST_BELIEF_SECONDS)
+
+
 def find_drained(tasks: Mapping[int, Sequence[str]], nodes: Mapping[str, Node]) -> dict[int, tuple[DrainedNode, ...]]:
     """The tasks with a drained node, and these nodes. A task is its nodes: one that goes takes the task with it.
 
@@ -87,7 +96,7 @@ def find_doubt(marker: Drained, reader: Reader, still_seconds: float) -> Doubt |
     ):
         # A job id can be given out again, and its directory with it.
         return Doubt.OTHER_HOST
-    limit = STALE_POLLS * marker.poll_seconds
+    limit = stale_after_seconds(marker.poll_seconds)
     # Written this way round, so that a NaN counts as too old.
     if not (marker.answer_age_seconds <= limit and still_seconds <= limit):
         return Doubt.STALE

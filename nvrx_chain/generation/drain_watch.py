@@ -20,7 +20,7 @@ from nvrx_chain.clock import format_time
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.drain import STALE_POLLS, choose_excluded, find_drained
+from nvrx_chain.generation.drain import choose_excluded, find_drained, stale_after_seconds
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import lease_is_stale
 from nvrx_chain.records.control import Drained, DrainedNode
@@ -49,13 +49,16 @@ class DrainWatch:
         self._context = context
         self._poll_seconds = context.thresholds.drain_poll
         self._question: Background[_Answer | Unobserved] = Background(context.spawn, "drain poll")
-        self._publication: Background[tuple[Drained, ...]] = Background(context.spawn, "drain markers")
+        self._publication: Background[frozenset[int]] = Background(context.spawn, "drain markers")
         self._nodes: dict[int, tuple[str, ...]] = {}
         self._answer: _Answer | None = None
         self._polls = 0
         self._failures = 0
+        # As they were decided last. Of the unwritten ones the disk may show that, or what was before, or a part of it.
         self._markers: dict[int, Drained] = {}
-        self._publishing: tuple[Drained, ...] = ()
+        self._unwritten: frozenset[int] = frozenset()
+        # Whom launchers may find excluded: also after a write of which only the answer was lost.
+        self._kept_out: set[int] = set()
         self._publish_again_at = 0.0
         self._due_at = context.clock.monotonic() + self._poll_seconds * random.uniform(SHORTEST_WAIT, 1.0)
 
@@ -126,9 +129,8 @@ class DrainWatch:
         now = self._context.clock.monotonic()
         done = self._publication.take()
         if done is not None:
-            written = () if isinstance(done.value, Unobserved) else done.value
-            self._markers.update({marker.task: marker for marker in written})
-            if len(written) < len(self._publishing):
+            self._unwritten -= frozenset() if isinstance(done.value, Unobserved) else done.value
+            if self._unwritten:
                 # A full file system would otherwise be tried at every tick.
                 self._publish_again_at = now + self._poll_seconds
         if self._publication.busy or now < self._publish_again_at:
@@ -136,17 +138,24 @@ class DrainWatch:
         # Of a task whose launcher has ended the marker stays: it says why.
         over = {*snapshot.left, *(found.array_task_id for found in snapshot.launcher_exits)}
         wanted = self._wanted(snapshot, now)
-        changed = tuple(
-            marker for task, marker in sorted(wanted.items()) if task not in over and marker != self._markers.get(task)
-        )
-        if changed:
-            self._publishing = changed
-            self._publication.start(lambda: self._write(changed))
+        changed = {
+            task: marker
+            for task, marker in sorted(wanted.items())
+            if task not in over and (task in self._unwritten or marker != self._markers.get(task))
+        }
+        if not changed:
+            return
+        for task, marker in changed.items():
+            _say(marker, self._markers.get(task))
+        self._kept_out |= {task for task, marker in changed.items() if marker.excluded}
+        self._markers |= changed
+        self._unwritten |= frozenset(changed)
+        self._publication.start(lambda: self._write(tuple(changed.values())))
 
     def _wanted(self, snapshot: Snapshot, now: float) -> dict[int, Drained]:
         """The marker of each task that has or had one."""
         answer = self._answer
-        if answer is None or now - answer.asked_at > STALE_POLLS * self._poll_seconds:
+        if answer is None or now - answer.asked_at > stale_after_seconds(self._poll_seconds):
             return {task: self._returned(marker) for task, marker in self._markers.items()}
         gone = {task: self._returned(marker) for task, marker in self._markers.items() if task not in answer.drained}
         excluded = self._choose(answer, snapshot)
@@ -155,7 +164,7 @@ class DrainWatch:
 
     def _choose(self, answer: _Answer, snapshot: Snapshot) -> frozenset[int]:
         manifest = self._context.manifest
-        if manifest.on_drain is OnDrain.REPORT:
+        if manifest.on_drain is OnDrain.REPORT or not answer.drained:
             return frozenset()
         timeout = self._context.thresholds.lease_timeout
         silent = {
@@ -190,24 +199,27 @@ class DrainWatch:
             return marker
         return msgspec.structs.replace(marker, is_active=False, excluded=False, returned_at=self._now())
 
-    def _write(self, markers: tuple[Drained, ...]) -> tuple[Drained, ...]:
-        """In the background. Returns what was written; a marker that was not is tried again."""
-        board, written = self._context.board, []
+    def _write(self, markers: tuple[Drained, ...]) -> frozenset[int]:
+        """In the background. Returns whose marker was written; one that was not is tried again."""
+        written = set()
         for marker in markers:
-            before = self._markers.get(marker.task)
             try:
-                if not marker.excluded and before is not None and before.excluded:
-                    # First what launchers read: they have no other witness.
-                    board.exclude(marker.task, ())
-                board.write_drained(marker)
-                if marker.excluded:
-                    board.exclude(marker.task, tuple(node.node for node in marker.drained_nodes))
+                self._write_one(marker)
             except RecordError as error:
                 log.warning("a drain marker was not written task=%s error=%s", marker.task, error)
                 continue
-            _say(marker, before)
-            written.append(marker)
-        return tuple(written)
+            written.add(marker.task)
+        return frozenset(written)
+
+    def _write_one(self, marker: Drained) -> None:
+        board, task = self._context.board, marker.task
+        if not marker.excluded and task in self._kept_out:
+            # First what launchers read: they have no other witness.
+            board.exclude(task, ())
+            self._kept_out.discard(task)
+        board.write_drained(marker)
+        if marker.excluded:
+            board.exclude(task, tuple(node.node for node in marker.drained_nodes))
 
     def _now(self) -> str:
         return format_time(self._context.clock.now())

@@ -68,7 +68,9 @@ class Peer:
         if dead is not None:
             return StopOrder(cause=StopCause.HOST_DEAD, reason=dead)
         drained = self._drain.why_excluded(snapshot)
-        if drained is not None and self._context.manifest.on_drain is OnDrain.RESTART:
+        if drained is not None and (
+            self._context.manifest.on_drain is OnDrain.RESTART or self._own_launcher_failed(snapshot)
+        ):
             return StopOrder(cause=StopCause.DRAINED, reason=drained)
         return self._stuck.tick(snapshot)
 
@@ -87,6 +89,11 @@ class Peer:
         if judgement is not None and judgement.life is Life.DEAD:
             return judgement.evidence
         return None
+
+    def _own_launcher_failed(self, snapshot: Snapshot) -> bool:
+        """On any node: of a task of several only the first launcher leaves by itself for a drained node."""
+        task = self._context.identity.array_task_id
+        return any(e.array_task_id == task and e.exit_code != 0 for e in snapshot.launcher_exits)
 
     def _own_launcher_lost(self, snapshot: Snapshot) -> bool:
         return self._context.identity.array_task_id in snapshot.lost_hosts()
@@ -119,9 +126,7 @@ class Peer:
         if session.cause is StopCause.DRAINED:
             return session.reason
         snapshot = self._context.watcher.latest()
-        # Of a task of several nodes only the first launcher leaves by itself; the others are stopped for it.
-        by_launcher = session.cause in (StopCause.LAUNCHER_ENDED, StopCause.NODE_FAILED)
-        if not by_launcher or session.exit_code == 0 or snapshot.closed is not None:
+        if session.cause is not StopCause.LAUNCHER_ENDED or session.exit_code == 0 or snapshot.closed is not None:
             return None
         return self._drain.why_excluded(snapshot)
 

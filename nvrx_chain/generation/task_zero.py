@@ -167,9 +167,14 @@ class TaskZero:
         members = (
             tuple(range(shape.total))
             if self._context.takes_hot_spares
-            else rendezvous.choose_members(present, tuple(self._drain.excluded()), (0,), shape.train_tasks)
+            else rendezvous.choose_members(self._seatable(present), (), (0,), shape.train_tasks)
         )
         rendezvous.publish(self._context, started=True, members=members, present=present)
+
+    def _seatable(self, present: tuple[int, ...]) -> tuple[int, ...]:
+        """The tasks that may get a seat: without the drained ones, as long as there are enough others."""
+        fit = tuple(task for task in present if task not in self._drain.excluded())
+        return fit if len(fit) >= self._context.manifest.shape.train_tasks else present
 
     def _interruption(self) -> GenerationEnd | None:
         """What ends task 0 before it has launched anything."""

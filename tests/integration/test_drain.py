@@ -10,6 +10,7 @@ from nvrx_chain.records.control import Drained
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.sandbox import FaultReport
+from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_chain.workloads.events import EventKind
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
@@ -109,6 +110,28 @@ def test_a_drained_task_trains_on_until_a_restart_and_then_a_spare_takes_its_pla
 
 
 @pytest.mark.slow
+def test_one_drained_node_takes_its_whole_task_out_of_the_next_restart(cluster: Cluster, submit: SubmitChain) -> None:
+    shape = Shape(train=2, hot=1, cold=0, nodes_per_task=2)
+    chain = submit(FT_LAUNCHER, shape=shape, target_iteration=ENDLESS, options=OPTIONS)
+    first = chain.jobs[0]
+    chain.wait_for_training(first, seconds=3 * REPAIR_SECONDS)
+    nodes = {task: expand_nodes(text) for task, text in chain.running(first).items()}
+    busy = set(chain.rank_hosts(first).values())
+    task = next(task for task, hosts in sorted(nodes.items()) if task != 0 and busy & set(hosts))
+    cluster.sandbox.drain_node(nodes[task][1])
+    marker = _wait_for_marker(chain, first, task, active=True)
+    assert set(marker.task_nodes) == set(nodes[task])
+    assert [node.node for node in marker.drained_nodes] == [nodes[task][1]]
+    fault = chain.kill_rank(first, _rank_beside(chain, first, *nodes[task]))
+    wait_for(lambda: task not in chain.running(first), 60, "both nodes of the task to be free")
+    others = {host for index, hosts in nodes.items() if index != task for host in hosts}
+    after = fault.hit_at.timestamp()
+    wait_for(lambda: _hosts_of_steps(chain, first, after) == others, 2 * REPAIR_SECONDS, f"steps on {others}")
+    assert {row.state for row in chain.rows(first) if row.task == task} == {"COMPLETED"}
+    assert chain.closed(first) is None
+
+
+@pytest.mark.slow
 def test_a_node_that_returns_takes_part_again(cluster: Cluster, submit: SubmitChain) -> None:
     chain = submit(FT_LAUNCHER, shape=SPARE, target_iteration=ENDLESS, options=OPTIONS)
     first = chain.jobs[0]
@@ -172,8 +195,16 @@ def _training_peer(chain: Chain, job: int) -> tuple[int, str]:
     return next((task, host) for task, host in sorted(chain.running(job).items()) if task != 0 and host in busy)
 
 
-def _rank_beside(chain: Chain, job: int, host: str) -> int:
-    return next(rank for rank, place in sorted(chain.rank_hosts(job).items()) if place != host)
+def _rank_beside(chain: Chain, job: int, *hosts: str) -> int:
+    return next(rank for rank, place in sorted(chain.rank_hosts(job).items()) if place not in hosts)
+
+
+def _hosts_of_steps(chain: Chain, job: int, after: float) -> set[str]:
+    """Where the ranks trained of the newest life that began after a moment (Unix seconds)."""
+    later = [event for event in chain.events(job) if event.unix > after]
+    started = max((event.unix for event in later if event.event is EventKind.START), default=None)
+    steps = [event for event in later if event.event is EventKind.STEP]
+    return {event.host for event in steps if started is not None and event.unix > started}
 
 
 def _starts(chain: Chain, job: int) -> int:

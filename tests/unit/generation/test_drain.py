@@ -148,6 +148,12 @@ def test_a_marker_is_believed_only_where_everything_fits(
     assert find_doubt(msgspec.structs.replace(MARKER, **changes), READER, still_seconds) is doubt
 
 
+def test_however_often_slurm_is_asked_a_marker_is_believed_for_as_long_as_ranks_take_to_end() -> None:
+    often = msgspec.structs.replace(MARKER, poll_seconds=1.0)
+    assert find_doubt(often, READER, 120.0) is None
+    assert find_doubt(often, READER, 121.0) is Doubt.STALE
+
+
 def test_before_a_rendezvous_is_seen_no_marker_is_believed() -> None:
     assert find_doubt(MARKER, Reader(task=1, nodes=("n2",), rendezvous=None), 0.0) is Doubt.OTHER_HOST
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.generation import board as board_module
@@ -33,12 +36,12 @@ def task_zero(lab: Lab, peers: dict[int, TaskContext]) -> TaskContext:
     return lab.arrive(1, 0)
 
 
-def watch_for(context: TaskContext, watch: DrainWatch, seconds: float) -> None:
+def watch_for(context: TaskContext, watch: DrainWatch, seconds: float, step: float = 1.0) -> None:
     """Let it look once a second."""
     end = context.clock.monotonic() + seconds
     while context.clock.monotonic() < end:
         watch.tick(context.watcher.latest())
-        context.clock.wait(context.signals.wake, 1.0)
+        context.clock.wait(context.signals.wake, step)
     watch.tick(context.watcher.latest())
 
 
@@ -343,3 +346,77 @@ def test_the_record_of_a_marker_survives_a_round_trip(lab: Lab, task_zero: TaskC
     assert found is not None
     assert msgspec.json.decode(msgspec.json.encode(found), type=Drained) == found
     assert found.drained_nodes[0].reason == 'bad "disk"\n & \u2603'
+
+
+def test_an_exclusion_of_which_only_the_answer_was_lost_is_withdrawn_all_the_same(
+    lab: Lab, task_zero: TaskContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = board_module.write_atomic
+
+    def answer_lost(path: Path, content: bytes, **options: int) -> None:
+        real(path, content, **options)
+        if path.name.startswith("segment_health_check") and content:
+            raise RecordError(f"writing {path}: Input/output error", part=path.name)
+
+    lab.slurm.drain("n2")
+    watch = DrainWatch(task_zero)
+    with monkeypatch.context() as patched:
+        patched.setattr(board_module, "write_atomic", answer_lost)
+        watch_for(task_zero, watch, POLL + 2)
+    assert kept_out(lab, 1) == b"n2"
+    lab.slurm.restore_node("n2")
+    watch_for(task_zero, watch, 3 * POLL)
+    assert kept_out(lab, 1) == b""
+    found = marker(lab, 1)
+    assert found is not None
+    assert not found.is_active
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("drain"), st.integers(0, 3)),
+        st.tuples(st.just("return"), st.integers(0, 3)),
+        st.tuples(st.just("leave"), st.integers(1, 3)),
+        st.tuples(st.just("exit"), st.integers(1, 3)),
+        st.tuples(st.just("blind"), st.just(0)),
+        st.tuples(st.just("see"), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=EVENTS, pauses=st.lists(st.sampled_from([1.0, 6.0, 14.0, 130.0]), min_size=12, max_size=12))
+def test_whatever_happens_enough_tasks_are_let_in_and_what_is_published_agrees(
+    tmp_path: Path, events: list[tuple[str, int]], pauses: list[float]
+) -> None:
+    """T=2, H=2: four tasks run. Nodes are drained and return, tasks go, Slurm falls silent, in any order."""
+    quick = Thresholds(drain_poll=10.0, lease_interval=15.0)
+    lab = Lab(Path(tempfile.mkdtemp(dir=tmp_path)), shape=shape(train=2, hot=2, cold=0), thresholds=quick)
+    lab.submit()
+    tasks = {task: lab.arrive(1, task) for task in range(4)}
+    watch, gone = DrainWatch(tasks[0]), set()
+    for (event, which), pause in zip(events, pauses, strict=False):
+        if event == "drain":
+            lab.slurm.drain(f"n{which + 1}")
+        elif event == "return":
+            lab.slurm.restore_node(f"n{which + 1}")
+        elif event == "leave" and which not in gone:
+            tasks[which].board.leave("gone")
+            gone.add(which)
+        elif event == "exit" and which not in gone:
+            lab.launcher(tasks[which]).exit(1)
+            gone.add(which)
+        elif event == "blind":
+            lab.slurm.always("nodes", Unobserved("Socket timed out"))
+        elif event == "see":
+            lab.slurm.always("nodes", Act.NORMAL)
+        watch_for(tasks[0], watch, pause, step=2.0)
+        watch.tick(tasks[0].watcher.latest())
+        out = {task for task in range(4) if kept_out(lab, task)}
+        live = set(range(4)) - gone
+        assert 0 not in out
+        assert len(live - out) >= min(2, len(live)), (out, live)
+        for task in live:
+            found = marker(lab, task)
+            assert (found is not None and found.is_active and found.excluded) == (task in out)

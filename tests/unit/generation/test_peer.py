@@ -386,7 +386,7 @@ def test_of_a_task_of_several_nodes_the_other_launchers_are_stopped_and_it_leave
     began = lab.clock.monotonic()
     assert Peer(peer).run() is ExitCode.DONE
     assert launcher.said == ["stop"]
-    assert lab.clock.monotonic() - began < 70
+    assert lab.clock.monotonic() - began < 55, "the others are not given the drain time to notice"
     assert left(lab, 1) is not None
 
 
@@ -455,8 +455,8 @@ def test_a_marker_that_is_not_renewed_any_more_is_believed_no_longer(
     lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
 ) -> None:
     task_zero.board.write_drained(replace_struct(marker(task_zero, excluded=False), poll_seconds=1.0))
-    lab.clock.after(30, lambda: task_zero.board.write_drained(replace_struct(marker(task_zero), poll_seconds=1.0)))
-    lab.clock.after(31, lambda: launcher.exit(1))
+    lab.clock.after(130, lambda: task_zero.board.write_drained(replace_struct(marker(task_zero), poll_seconds=1.0)))
+    lab.clock.after(131, lambda: launcher.exit(1))
     assert Peer(peer).run() is ExitCode.FAILED
 
 
