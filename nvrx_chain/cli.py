@@ -25,6 +25,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "wait": ("nvrx_chain.commands.wait:wait", "Wait until a chain has ended; the exit code says how."),
     "extend": ("nvrx_chain.commands.extend:extend", "Queue further generations of a chain."),
     "cancel": ("nvrx_chain.commands.ops:cancel", "Stop a chain for good, queued generations first."),
+    "exclude": ("nvrx_chain.commands.exclude:exclude", "Keep a chain away from nodes."),
     "hold": ("nvrx_chain.commands.ops:hold", "Keep the queued generations from starting."),
     "release": ("nvrx_chain.commands.ops:release", "Let a held chain go on."),
     "logs": ("nvrx_chain.commands.ops:logs", "Print or follow the logs of a generation."),
