@@ -30,6 +30,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("nvrx_chain.commands.ops:release", "Let a held chain go on."),
     "logs": ("nvrx_chain.commands.ops:logs", "Print or follow the logs of a generation."),
     "doctor": ("nvrx_chain.commands.doctor:doctor", "Examine the site: does it give a chain what it needs?"),
+    "prune": ("nvrx_chain.commands.prune:prune", "Remove what old generations of a chain left."),
     "sandbox": ("nvrx_chain.commands.sandbox:sandbox", "A real private Slurm cluster on this machine, and its faults."),
     "demo": ("nvrx_chain.commands.demo:demo", "Watch a chain lose a rank and a node, resume and finish, on a sandbox."),
     "completion": ("nvrx_chain.commands.completion:completion", "Print what lets a shell complete the commands."),
