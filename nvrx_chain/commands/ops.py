@@ -168,10 +168,19 @@ def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bo
 @click.option("--generation", type=int, metavar="JOB", help="The generation with this array job id, not the newest.")
 @click.option("--task", type=click.IntRange(min=0), metavar="K", help="Only the logs of array task K.")
 @click.option(
+    "--cycle", type=click.IntRange(min=0), metavar="N", help="Only what the workload wrote in restart cycle N, from 0."
+)
+@click.option(
     "--lines", "-n", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Lines of each log."
 )
 def logs(
-    chain: str | None, run_dir: Path | None, follow: bool, generation: int | None, task: int | None, lines: int
+    chain: str | None,
+    run_dir: Path | None,
+    follow: bool,
+    generation: int | None,
+    task: int | None,
+    cycle: int | None,
+    lines: int,
 ) -> None:
     """Print or follow the logs of a generation, each line after the name of its log.
 
@@ -179,7 +188,7 @@ def logs(
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
-    request = choose_logs(found, generation, task, lines)
+    request = choose_logs(found, generation, task, lines, cycle)
     if follow:
         _follow(found, request, desk)
     else:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}\.log", re.ASCII)
 _OF_TASK = re.compile(r"(?:task|launcher|app)_(\d{1,9})(?:[._].*)?\.log", re.ASCII)
 _BATCH_OUTPUT = re.compile(r"slurm-(\d{1,18})_(\d{1,9})\.log", re.ASCII)
+_OF_CYCLE = re.compile(r"app(?:_.*)?_cycle(\d{1,9})(?:[._].*)?\.log", re.ASCII)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BLOCK_BYTES = 1 << 16
 _LONGEST_TAIL_BYTES = 1 << 22
@@ -40,6 +41,12 @@ class LogFile:
     array_task_id: int | None
     size: int
     changed_at: float
+
+    @property
+    def cycle(self) -> int | None:
+        """The restart cycle whose workload wrote it, None for a log of no single cycle."""
+        match = _OF_CYCLE.fullmatch(self.name)
+        return int(match[1]) if match else None
 
     @property
     def label(self) -> str:

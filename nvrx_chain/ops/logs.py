@@ -16,6 +16,7 @@ from nvrx_chain.errors import RecordError, UsageError
 from nvrx_chain.ops.chain import OpenChain
 from nvrx_chain.ops.log_files import Cursor, LogDirectory, LogFile
 from nvrx_chain.ops.resolve import Resolved
+from nvrx_chain.slurm.array import render_array_spec
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +31,29 @@ Emit = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRequest:
-    """Which logs: of one generation (None: the newest, and with following those after it), of one task (None: all)."""
+    """Which logs: of one generation (None: the newest, and with following those after it), of one task (None: all).
+
+    `cycle`: only what the workload wrote in this restart cycle.
+    """
 
     array_job_id: int | None = None
     array_task_id: int | None = None
     lines: int = 20
+    cycle: int | None = None
+
+    def find(self, directory: LogDirectory, array_job_id: int) -> tuple[LogFile, ...]:
+        """The logs of a generation that are asked for."""
+        files = directory.find(array_job_id, self.array_task_id)
+        return files if self.cycle is None else tuple(file for file in files if file.cycle == self.cycle)
 
 
 def print_tail(chain: OpenChain, request: LogRequest, emit: Emit) -> None:
     """Emit (label, line) for the last lines of each log. Raises RecordError when there is no log yet."""
     directory = LogDirectory(chain.directory, chain.manifest.uid)
     job = request.array_job_id if request.array_job_id is not None else _newest(chain, directory, request)
-    files = directory.find(job, request.array_task_id) if job is not None else ()
+    files = request.find(directory, job) if job is not None else ()
     if not files:
-        raise RecordError(_nothing(chain, request), hint="-f waits for it")
+        raise RecordError(_nothing(chain, request, directory, job), hint="-f waits for it")
     for file in files:
         lines, cursor = directory.read_tail(file, request.lines)
         shown = [*lines, *cursor.finish()]
@@ -51,7 +61,9 @@ def print_tail(chain: OpenChain, request: LogRequest, emit: Emit) -> None:
             emit(file.label, line)
 
 
-def choose_logs(found: Resolved, array_job_id: int | None, array_task_id: int | None, lines: int) -> LogRequest:
+def choose_logs(
+    found: Resolved, array_job_id: int | None, array_task_id: int | None, lines: int, cycle: int | None = None
+) -> LogRequest:
     """The request of a command line; a chain that was named by a job means the logs of that job.
 
     Raises UsageError when the chain has no such generation.
@@ -65,7 +77,10 @@ def choose_logs(found: Resolved, array_job_id: int | None, array_task_id: int | 
         )
     named_task = found.array_task_id if wanted == found.array_job_id else None
     return LogRequest(
-        array_job_id=wanted, array_task_id=array_task_id if array_task_id is not None else named_task, lines=lines
+        array_job_id=wanted,
+        array_task_id=array_task_id if array_task_id is not None else named_task,
+        lines=lines,
+        cycle=cycle,
     )
 
 
@@ -77,10 +92,16 @@ def _newest(chain: OpenChain, directory: LogDirectory, request: LogRequest) -> i
     return None
 
 
-def _nothing(chain: OpenChain, request: LogRequest) -> str:
+def _nothing(chain: OpenChain, request: LogRequest, directory: LogDirectory, job: int | None) -> str:
     of_task = "" if request.array_task_id is None else f" of task {request.array_task_id}"
-    where = f"chain {chain.manifest.job_name}" if request.array_job_id is None else f"generation {request.array_job_id}"
-    return f"reading logs: {where} has no log{of_task} yet"
+    named = f"chain {chain.manifest.job_name}" if request.array_job_id is None else f"generation {request.array_job_id}"
+    if request.cycle is None or job is None:
+        return f"reading logs: {named} has no log{of_task} yet"
+    cycles = sorted({file.cycle for file in directory.find(job, request.array_task_id) if file.cycle is not None})
+    if not cycles:
+        return f"reading logs: generation {job} has no log{of_task} of a single cycle: its launcher keeps none"
+    shown = render_array_spec(cycles)
+    return f"reading logs: generation {job} has no log{of_task} of cycle {request.cycle}; it has those of {shown}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,7 +120,7 @@ class Follower:
         """Follow. Has no deadline: it ends with the chain, or when the reader interrupts it."""
         directory = LogDirectory(self.chain.directory, self.chain.manifest.uid)
         self._first = self.request.array_job_id or _newest(self.chain, directory, self.request)
-        for file in directory.find(self._first, self.request.array_task_id) if self._first is not None else ():
+        for file in self.request.find(directory, self._first) if self._first is not None else ():
             lines, cursor = directory.read_tail(file, self.request.lines)
             self._cursors[(*file.directory, file.name)] = (file, cursor)
             self._emit(file, lines)
@@ -119,7 +140,7 @@ class Follower:
         """Emit what is new. True when there was anything."""
         grew = False
         for job in self._generations():
-            for file in directory.find(job, self.request.array_task_id):
+            for file in self.request.find(directory, job):
                 _, cursor = self._cursors.setdefault((*file.directory, file.name), (file, Cursor()))
                 if file.size == cursor.offset:
                     continue

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from nvrx_chain.errors import RecordError, Unobserved
-from nvrx_chain.records.control import ChainOutcome, Closed, Ending, GenerationRecord, Hold
+from nvrx_chain.records.control import ChainOutcome, Closed, Ending, Excluded, GenerationRecord, Hold
 from nvrx_chain.records.files import (
     encode_record,
     list_names,
@@ -78,6 +78,17 @@ class ChainFiles:
             log.warning("ignoring an unreadable ending reason=%s", record.reason)
             return None
         return record
+
+    def look_for_excluded(self) -> Excluded | Unobserved | None:
+        """The nodes that this chain_id keeps away from; None while only its submit says so."""
+        record = read_record(self.directory.excluded, Excluded, owner_uid=self.owner_uid)
+        if record is None or isinstance(record, Unobserved):
+            return record
+        return record if record.chain_id == self.chain_id else None
+
+    def write_excluded(self, excluded: Excluded) -> None:
+        """Write or replace them."""
+        write_atomic(self.directory.excluded, encode_record(excluded))
 
     def hold(self) -> Hold | None:
         """The newest hold of this chain_id, released or not."""

@@ -207,6 +207,15 @@ class Ending(Record, frozen=True, kw_only=True):
     decided_at: str
 
 
+class Excluded(Record, frozen=True, kw_only=True):
+    """`excluded.json`: all nodes that the chain keeps away from, those of its submit too, each with the reason."""
+
+    chain_id: str
+    nodes: dict[str, str]
+    by: str
+    changed_at: str
+
+
 class Hold(Record, frozen=True, kw_only=True):
     """`hold.json`: the brake or the operator holds the chain. Not final: `released_at` ends it."""
 

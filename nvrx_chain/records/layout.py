@@ -128,6 +128,10 @@ class RunDirectory:
         return self.path / "ending.json"
 
     @property
+    def excluded(self) -> Path:
+        return self.path / "excluded.json"
+
+    @property
     def history(self) -> Path:
         return self.path / "history"
 

@@ -85,6 +85,13 @@ class SlurmClient(Protocol):
         """Hold pending jobs or array jobs by id."""
         ...
 
+    def exclude(self, spec: str, nodes: Sequence[str]) -> None:
+        """Keep the pending tasks of a job away from exactly these nodes; none lets them run anywhere again.
+
+        Slurm refuses it for the tasks of the array that run, and does it for the others.
+        """
+        ...
+
     def release(self, specs: Sequence[str]) -> None:
         """Release held jobs or array jobs by id."""
         ...

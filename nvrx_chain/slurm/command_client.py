@@ -33,6 +33,7 @@ from nvrx_chain.slurm.model import (
     SubmitLimits,
     Submitted,
 )
+from nvrx_chain.slurm.nodelist import fold_nodes
 from nvrx_chain.slurm.parse.replies import complaints, is_job_gone, is_unreachable, one_line, parse_submitted
 from nvrx_chain.slurm.parse.rows import unguessable_separator
 from nvrx_chain.slurm.parse.sacct import accounting_arguments, parse_accounting
@@ -203,6 +204,14 @@ class CommandLineClient(SlurmClient):
 
     def hold(self, specs: Sequence[str]) -> None:
         self._change("hold jobs", "scontrol", [("hold", ",".join(chunk)) for chunk in _chunks(specs)])
+
+    def exclude(self, spec: str, nodes: Sequence[str]) -> None:
+        _check_specs([spec])
+        try:
+            listed = fold_nodes(nodes)
+        except ValueError as error:
+            raise SlurmError("exclude nodes", part=str(error)) from error
+        self._change("exclude nodes", "scontrol", [("update", f"jobid={spec}", f"excnodelist={listed}")])
 
     def release(self, specs: Sequence[str]) -> None:
         self._change("release jobs", "scontrol", [("release", ",".join(chunk)) for chunk in _chunks(specs)])

@@ -196,6 +196,7 @@ class Partition:
     node_count: int
     gpus_per_node: int | None
     fields: Mapping[str, str] = field(default_factory=dict, compare=False)
+    nodelist: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import format_comment, parse_comment
 from nvrx_chain.slurm.model import QueueReading
+from nvrx_chain.slurm.nodelist import fold_nodes
 from nvrx_chain.submit.adopt import stamped_array_jobs
 from nvrx_chain.submit.directory import DirectoryState, read_directory
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
@@ -187,7 +188,23 @@ def _shared_options(request: ExtendRequest, directory: DirectoryState) -> tuple[
         raise RecordError(
             f"extending chain {manifest.job_name}: {request.run.intent(sequence)} is no submission of it", part=wrong
         )
-    return tuple(_without_after(word) for word in intent.argv[:-1] if word != _HOLD)
+    options = tuple(_without_after(word) for word in intent.argv[:-1] if word != _HOLD)
+    return _with_excluded(request, options)
+
+
+def _with_excluded(request: ExtendRequest, options: tuple[str, ...]) -> tuple[str, ...]:
+    """The options with the nodes that the chain keeps away from by now in the place of those of its submit."""
+    excluded = request.files.look_for_excluded()
+    if isinstance(excluded, Unobserved):
+        raise RecordError(f"reading the excluded nodes of the chain: {excluded.reason}", hint="mend or move the file")
+    if excluded is None:
+        return options
+    others = tuple(word for word in options if not word.startswith("--exclude="))
+    try:
+        nodes = fold_nodes(excluded.nodes)
+    except ValueError as error:
+        raise RecordError(f"reading {request.run.excluded}", part=str(error)) from error
+    return (*others, f"--exclude={nodes}") if nodes else others
 
 
 def _without_after(word: str) -> str:

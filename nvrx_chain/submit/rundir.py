@@ -66,7 +66,9 @@ def move_to_history(run: RunDirectory, label: str) -> Path | None:
     None when there was nothing to move. Checkpoints, generations and logs stay. chain.json goes first: without it
     the rest is of no chain, and whatever an interrupted call left behind is moved by the next.
     """
-    present = [path for path in (run.manifest, run.outcome, run.hold, run.ending) if os.path.lexists(path)]
+    present = [
+        path for path in (run.manifest, run.outcome, run.hold, run.ending, run.excluded) if os.path.lexists(path)
+    ]
     _remove_private(run)
     if list_names(run.submissions):
         present.append(run.submissions)

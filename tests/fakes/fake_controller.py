@@ -15,6 +15,7 @@ from datetime import datetime
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import SlurmError
 from nvrx_chain.slurm.array import ArraySpec, is_task_spec, parse_array_spec
+from nvrx_chain.slurm.nodelist import expand_nodes
 from nvrx_chain.slurm.parse.values import parse_duration
 from nvrx_chain.slurm.states import JobState, NodeState
 
@@ -64,6 +65,7 @@ class FakeTask:
     becomes: JobState = JobState.CANCELLED
     is_rest: bool = False
     is_listed: bool = True
+    excluded: tuple[str, ...] = ()
 
     @property
     def is_live(self) -> bool:
@@ -154,7 +156,10 @@ class FakeController:
             waits_for_singleton="singleton" in (asked.dependency or ""),
         )
         indices = (0,) if spec is None else spec.indices
-        array.tasks = [FakeTask(array, index, array.job_id, held=asked.hold) for index in indices]
+        array.tasks = [
+            FakeTask(array, index, array.job_id, held=asked.hold, excluded=expand_nodes(asked.exclude or ""))
+            for index in indices
+        ]
         self.arrays[array.job_id] = array
         return array
 
@@ -246,10 +251,12 @@ class FakeController:
             if array.waits_for_singleton and array.job_id not in looked_at:
                 looked_at.add(array.job_id)
                 array.waits_for_singleton = self._is_blocked(array)
-            task.reason = self._reason_to_wait(task, len(free))
+            usable = [name for name in free if name not in task.excluded]
+            task.reason = self._reason_to_wait(task, len(usable))
             if task.reason == "None":
-                self._start(task, tuple(free[: array.asked.nodes]))
-                del free[: array.asked.nodes]
+                chosen = tuple(usable[: array.asked.nodes])
+                self._start(task, chosen)
+                free = [name for name in free if name not in chosen]
 
     def _reason_to_wait(self, task: FakeTask, free_nodes: int) -> str:
         array = task.array
@@ -322,6 +329,7 @@ def _parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--partition", "-p", default="main")
     parser.add_argument("--chdir", "-D", default="/")
     parser.add_argument("--output", "-o")
+    parser.add_argument("--exclude", "-x")
     parser.add_argument("--hold", "-H", action="store_true")
     parser.add_argument("script", nargs="*")
     return parser.parse_known_args(list(argv))[0]

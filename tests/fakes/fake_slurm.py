@@ -231,6 +231,7 @@ class FakeSlurm(SlurmClient):
                     max_time_seconds=None,
                     node_count=len(self._controller.nodes),
                     gpus_per_node=self._gpus_per_node,
+                    nodelist=fold_nodes(self._controller.nodes),
                 ),
             )
 
@@ -265,6 +266,15 @@ class FakeSlurm(SlurmClient):
 
     def hold(self, specs: Sequence[str]) -> None:
         self._write("hold", (tuple(specs),), lambda: self._set_held(specs, held=True))
+
+    def exclude(self, spec: str, nodes: Sequence[str]) -> None:
+        def act() -> None:
+            for array, one in self._controller.named([spec]):
+                for task in array.tasks if one is None else [one]:
+                    if task.state.is_pending:
+                        task.excluded = tuple(nodes)
+
+        self._write("exclude", (spec, tuple(nodes)), act)
 
     def release(self, specs: Sequence[str]) -> None:
         self._write("release", (tuple(specs),), lambda: self._set_held(specs, held=False))
@@ -353,7 +363,7 @@ class FakeSlurm(SlurmClient):
             submitted_at=row.submitted_at,
             started_at=row.started_at,
             ended_at=task.ended_at,
-            fields={},
+            fields={"ExcNodeList": fold_nodes(task.excluded) or "(null)"},
         )
 
     def _accounted(self, task: FakeTask) -> AccountedTask:

@@ -16,8 +16,10 @@ from nvrx_chain.doctor.model import Line, Report
 from nvrx_chain.errors import ExitCode, Unobserved
 from nvrx_chain.ops.cancel import CancelReport
 from nvrx_chain.ops.ending import EndingReport
+from nvrx_chain.ops.exclude import ExcludeReport
 from nvrx_chain.ops.hold import HoldReport
 from nvrx_chain.ops.listing import ChainList, ListedChain
+from nvrx_chain.ops.prune import PruneReport
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState, GenerationStatus
 from nvrx_chain.ops.waiting import WaitReport
 from nvrx_chain.submit.extend import ExtendResult
@@ -173,8 +175,10 @@ def test_every_exit_code_is_on_the_page() -> None:
         (f"{NAME} extend", ExtendResult),
         (f"{NAME} cancel", CancelReport),
         (f"{NAME} cancel", EndingReport),
+        (f"{NAME} exclude", ExcludeReport),
         (f"{NAME} release", HoldReport),
         (f"{NAME} doctor", Report),
+        (f"{NAME} prune", PruneReport),
     ],
 )
 def test_every_json_field_is_on_the_page(heading: str, kind: type[msgspec.Struct]) -> None:

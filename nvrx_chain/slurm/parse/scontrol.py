@@ -210,6 +210,7 @@ def parse_partitions(text: str, gpus_by_partition: Mapping[str, int]) -> tuple[P
                 node_count=parse_number(fields.get("TotalNodes", "")) or 0,
                 gpus_per_node=gpus_by_partition.get(name),
                 fields=fields,
+                nodelist=parse_text(fields.get("Nodes", "")),
             )
         )
     return tuple(partitions)

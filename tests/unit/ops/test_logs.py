@@ -181,3 +181,56 @@ def test_a_damaged_verdict_is_no_end(world: World, chain: ChainOnDisk, scene: Sc
     world.clock.after(50, lambda: chain.decide(Verdict.COMPLETED))
     scene.follow()
     assert world.clock.monotonic() >= 50
+
+
+def emitted(chain: ChainOnDisk, request: LogRequest) -> list[tuple[str, str]]:
+    seen: list[tuple[str, str]] = []
+    print_tail(chain.open(), request, lambda label, line: seen.append((label, line)))
+    return seen
+
+
+def test_a_cycle_chooses_the_logs_of_that_cycle_of_every_task(chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    for name, line in (
+        ("app_0_cycle1.log", b"one\n"),
+        ("app_1_cycle1.log", b"two\n"),
+        ("app_0_cycle11.log", b"eleven\n"),
+        ("app_cycle1.log", b"plain\n"),
+        ("app_0_n1_cycle1.log", b"of a node\n"),
+        ("task_0.log", b"not the workload\n"),
+    ):
+        chain.log(job, name, line)
+    assert sorted(line for _, line in emitted(chain, LogRequest(cycle=1))) == ["of a node", "one", "plain", "two"]
+    assert emitted(chain, LogRequest(cycle=1, array_task_id=1)) == [(f"{job}/app_1_cycle1", "two")]
+
+
+def test_a_cycle_that_is_not_there_names_those_that_are(chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    for cycle in (0, 1, 2, 5):
+        chain.log(job, f"app_0_cycle{cycle}.log", b"x\n")
+    with pytest.raises(RecordError, match=f"generation {job} has no log of cycle 7; it has those of 0-2,5"):
+        emitted(chain, LogRequest(array_job_id=job, cycle=7))
+
+
+def test_a_launcher_without_logs_by_cycle_is_said(chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    chain.log(job, "launcher_0.log", b"x\n")
+    with pytest.raises(RecordError, match="no log of a single cycle: its launcher keeps none"):
+        emitted(chain, LogRequest(array_job_id=job, cycle=0))
+
+
+def test_following_one_cycle_goes_across_a_hand_off(world: World, chain: ChainOnDisk) -> None:
+    first, second, _ = chain.submit_three()
+    chain.log(first, "app_0_cycle0.log", b"first\n")
+    chain.log(first, "app_0_cycle1.log", b"another cycle\n")
+    world.clock.after(5, lambda: chain.log(second, "app_0_cycle0.log", b"second\n"))
+    world.clock.after(9, lambda: chain.decide(Verdict.COMPLETED))
+    seen: list[str] = []
+    Follower(
+        chain=chain.open(),
+        request=LogRequest(cycle=0),
+        clock=world.clock,
+        emit=lambda _, line: seen.append(line),
+        wake=threading.Event(),
+    ).run()
+    assert seen == ["first", "second"]

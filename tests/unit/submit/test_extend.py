@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from nvrx_chain.ops.hold import hold_chain, release_chain
 from nvrx_chain.ops.settle import Desk
 from nvrx_chain.records import files
 from nvrx_chain.records.chain import ChainFiles
-from nvrx_chain.records.control import ChainOutcome
+from nvrx_chain.records.control import ChainOutcome, Excluded
 from nvrx_chain.records.files import encode_record, write_atomic
 from nvrx_chain.records.manifest import SubmissionId, SubmissionIntent
 from nvrx_chain.records.outcome import Verdict
@@ -729,3 +730,83 @@ def test_the_result_names_each_generation_and_what_one_types_next(site: Site) ->
     assert all(f"{job} (generation {n})" in text for n, job in zip((4, 5), result.array_job_ids, strict=True))
     assert f"nvrx-chain status --run-dir {shlex.quote(str(site.directory))}" in text
     assert msgspec.json.decode(render_extended(result, as_json=True), type=ExtendResult) == result
+
+
+def keep_away_from(site: Site, *nodes: str, chain_id: str = CHAIN_ID) -> None:
+    """What `nvrx-chain exclude` records."""
+    record = Excluded(chain_id=chain_id, nodes=dict.fromkeys(nodes, "slow"), by="x", changed_at="y")
+    write_atomic(site.run.excluded, encode_record(record))
+
+
+def excluded_by(site: Site) -> list[str]:
+    (planned,) = plan(site).to_queue
+    return [word for word in planned.argv if word.startswith("--exclude")]
+
+
+def test_the_nodes_that_were_excluded_since_take_the_place_of_those_of_the_submit(site: Site) -> None:
+    site.submit(exclude="n7")
+    assert excluded_by(site) == ["--exclude=n7"]
+    keep_away_from(site, "n7", "n8")
+    assert excluded_by(site) == ["--exclude=n[7-8]"]
+    extend(site)
+    assert "--exclude=n[7-8]" in sent(site)[-1]
+    keep_away_from(site, "n8")
+    assert excluded_by(site) == ["--exclude=n8"], "a node that was taken back stays back"
+    keep_away_from(site)
+    assert excluded_by(site) == []
+    keep_away_from(site, "n1", chain_id=OTHER_ID)
+    assert excluded_by(site) == ["--exclude=n[7-8]"]
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"chain_id": 5}'])
+def test_excluded_nodes_that_cannot_be_read_stop_an_extend(site: Site, content: bytes) -> None:
+    site.submit()
+    site.run.excluded.write_bytes(content)
+    with pytest.raises(RecordError, match="reading the excluded nodes of the chain"):
+        plan(site)
+
+
+def test_what_is_recorded_as_a_node_and_is_none_never_reaches_sbatch(site: Site) -> None:
+    site.submit()
+    keep_away_from(site, "n1 --wrap=id")
+    with pytest.raises(RecordError, match="is no node name"):
+        extend(site)
+
+
+def test_of_two_extends_in_the_same_moment_each_generation_is_queued_once(site: Site) -> None:
+    site.submit()
+    together, one_at_a_time = threading.Barrier(2, timeout=30), threading.Lock()
+    submit, outcomes = site.slurm.submit, []
+
+    def submit_alone(argv: Any) -> Any:
+        with one_at_a_time:
+            return submit(argv)
+
+    site.slurm.submit = submit_alone  # type: ignore[method-assign]
+    asked = request(site, 2)
+    plans = [plan_extension(asked, site.slurm, site.clock) for _ in range(2)]
+
+    def queue_all(planned: Extension) -> None:
+        progress = enqueue.Progress(say=site.said.append)
+        together.wait()
+        try:
+            enqueue.Enqueuer(
+                plan=planned.plan,
+                directory=planned.directory,
+                client=site.slurm,
+                clock=site.clock,
+                progress=progress,
+            ).enqueue()
+            outcomes.append("queued")
+        except RecordError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=queue_all, args=(planned,)) for planned in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert site.stamps() == stamps(1, 2, 3, 4, 5), outcomes
+    assert sum("another submit or extend is at work" in one for one in outcomes) >= 1
+    assert extend(site, 2).sequences == (6, 7), "the loser repeats it and gets what it asked for"
+    assert site.stamps() == stamps(1, 2, 3, 4, 5, 6, 7)
