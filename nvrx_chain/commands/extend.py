@@ -51,4 +51,6 @@ def extend(chain: str | None, run_dir: Path | None, number: int, dry_run: bool, 
         return
     tell_dropped_variables(os.environ)
     result = extend_chain(request, desk.client, desk.clock, say=desk.say)
-    click.echo("\n".join(render_safely(line) for line in render_extended(result, as_json=as_json).split("\n")))
+    text = render_extended(result, as_json=as_json)
+    # JSON has escapes of its own, and spelling out would break it.
+    click.echo(text if as_json else "\n".join(render_safely(line) for line in text.split("\n")))

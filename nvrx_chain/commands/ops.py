@@ -25,7 +25,7 @@ from nvrx_chain.ops.cancel import CancelReport, ask_before_cancel, cancel_chain,
 from nvrx_chain.ops.chain import Operator, require_own
 from nvrx_chain.ops.ending import EndingReport, ask_before_ending, end_after_current, render_ending
 from nvrx_chain.ops.hold import hold_chain, release_chain, render_hold
-from nvrx_chain.ops.logs import Follower, LogRequest, choose_logs, print_tail
+from nvrx_chain.ops.logs import Emit, Follower, LogRequest, choose_logs, print_tail
 from nvrx_chain.ops.resolve import Resolved, resolve_chain
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
 from nvrx_chain.ops.survey import survey_chain
@@ -167,11 +167,18 @@ def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bo
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, across hand-offs, until the chain ends.")
 @click.option("--generation", type=int, metavar="JOB", help="The generation with this array job id, not the newest.")
 @click.option("--task", type=click.IntRange(min=0), metavar="K", help="Only the logs of array task K.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each line (JSON lines).")
 @click.option(
     "--lines", "-n", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Lines of each log."
 )
 def logs(
-    chain: str | None, run_dir: Path | None, follow: bool, generation: int | None, task: int | None, lines: int
+    chain: str | None,
+    run_dir: Path | None,
+    follow: bool,
+    generation: int | None,
+    task: int | None,
+    as_json: bool,
+    lines: int,
 ) -> None:
     """Print or follow the logs of a generation, each line after the name of its log.
 
@@ -180,17 +187,18 @@ def logs(
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
     request = choose_logs(found, generation, task, lines)
+    emit = _emit_json if as_json else _emit
     if follow:
-        _follow(found, request, desk)
+        _follow(found, request, desk, emit)
     else:
-        print_tail(found.chain, request, _emit)
+        print_tail(found.chain, request, emit)
 
 
-def _follow(found: Resolved, request: LogRequest, desk: Desk) -> None:
+def _follow(found: Resolved, request: LogRequest, desk: Desk, emit: Emit) -> None:
     from nvrx_chain.ops.wake import wake_on_change
 
     wake = threading.Event()
-    follower = Follower(chain=found.chain, request=request, clock=desk.clock, emit=_emit, wake=wake)
+    follower = Follower(chain=found.chain, request=request, clock=desk.clock, emit=emit, wake=wake)
     # An interrupt is how one leaves.
     with contextlib.suppress(KeyboardInterrupt), wake_on_change(found.chain.directory.generations, wake):
         follower.run()
@@ -199,6 +207,10 @@ def _follow(found: Resolved, request: LogRequest, desk: Desk) -> None:
 def _emit(label: str, line: str) -> None:
     # As bytes: a locale without UTF-8 must not end the reading.
     click.echo(f"{label} | {render_safely(line, keep_colours=sys.stdout.isatty())}".encode())
+
+
+def _emit_json(label: str, line: str) -> None:
+    click.echo(msgspec.json.encode({"schema": 1, "log": label, "line": line}))
 
 
 def resolve(chain: str | None, run_dir: Path | None, desk: Desk) -> Resolved:

@@ -18,6 +18,8 @@ from nvrx_chain.sandbox.cluster import end_directory
 from nvrx_chain.sandbox.config import default_directory
 from nvrx_chain.sandbox.status import SandboxStatus
 
+SCHEMA = 1
+"""Of every JSON object that is printed here."""
 _DEFAULTS = SandboxConfig(directory=Path("/"))
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -251,7 +253,10 @@ _T = TypeVar("_T")
 
 def _print(value: _T, as_json: bool, text: Callable[[_T], str]) -> None:
     """Paths become strings; enums, instants and dataclasses are msgspec's own business."""
-    click.echo(msgspec.json.encode(value, enc_hook=str).decode() if as_json else text(value))
+    if as_json:
+        click.echo(msgspec.json.encode({"schema": SCHEMA, **msgspec.to_builtins(value, enc_hook=str)}))
+    else:
+        click.echo(text(value))
 
 
 def _fault_text(report: FaultReport) -> str:
