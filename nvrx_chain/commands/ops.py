@@ -20,6 +20,7 @@ import msgspec
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.commands.completing import complete_chain
+from nvrx_chain.commands.progress import Progress
 from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport, ask_before_cancel, cancel_chain, render_cancel
 from nvrx_chain.ops.chain import Operator, require_own
@@ -126,7 +127,9 @@ def cancel(
     if desk.is_interactive and not yes:
         click.confirm((ask_before_ending if after_current else ask_before_cancel)(found.chain), abort=True, err=True)
     stop = end_after_current if after_current else cancel_chain
-    finish(stop(found.chain, desk, why=reason, seconds=timeout), as_json, _render_stop)
+    with Progress("cancelling, until the queue shows it", quiet=as_json):
+        report = stop(found.chain, desk, why=reason, seconds=timeout)
+    finish(report, as_json, _render_stop)
 
 
 def _render_stop(report: CancelReport | EndingReport) -> str:
@@ -145,7 +148,9 @@ def hold(chain: str | None, run_dir: Path | None, reason: str | None, timeout: f
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
-    finish(hold_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_hold)
+    with Progress("holding, until the queue shows it", quiet=as_json):
+        report = hold_chain(found.chain, desk, why=reason, seconds=timeout)
+    finish(report, as_json, render_hold)
 
 
 @click.command()
@@ -159,7 +164,9 @@ def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bo
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
-    finish(release_chain(found.chain, desk, seconds=timeout), as_json, render_hold)
+    with Progress("releasing, until the queue shows it", quiet=as_json):
+        report = release_chain(found.chain, desk, seconds=timeout)
+    finish(report, as_json, render_hold)
 
 
 @click.command()

@@ -23,14 +23,8 @@ def render_settings(settings: Settings, *, as_json: bool) -> str:
     """Every setting with its value and origin, as TOML that could be the file of settings, or as JSON."""
     shown = settings.by_key.values()
     if as_json:
-<<<<<<< HEAD
-        return render_json(
-            {setting.option.key: {"value": _shown_value(setting), "origin": setting.origin} for setting in shown}
-        )
-=======
-        values = {setting.option.key: {"value": setting.value, "origin": setting.origin} for setting in shown}
+        values = {setting.option.key: {"value": _shown_value(setting), "origin": setting.origin} for setting in shown}
         return render_json({"schema": SCHEMA, **values})
->>>>>>> f14fa29 (Print every result as JSON too, with a schema: a command that only people can read is parsed with sed)
     rows = [_setting_row(setting) for setting in shown]
     width = max(len(row) for row, _ in rows)
     return "\n".join(f"{row:<{width}}  # {origin}" for row, origin in rows)

@@ -198,7 +198,6 @@ def test_errors_are_one_line_with_their_exit_code(words: tuple[str, ...], code: 
         assert len(done.stderr.strip().splitlines()) == 1
 
 
-<<<<<<< HEAD
 def with_pyslurm(world: World, path: Path, **faults: str) -> dict[str, str]:
     """An environment in which a stand-in for PySlurm shows the world's Slurm, and nothing else does."""
     path.write_text(json.dumps(pyslurm_world(world.slurm, faults)))
@@ -236,7 +235,8 @@ def test_a_pyslurm_that_is_not_installed_is_bad_usage_with_how_to_mend_it(comman
     assert done.stderr.startswith("nvrx-chain: start PySlurm: No module named 'pyslurm'")
     assert "go without --slurm-client pyslurm" in done.stderr
     assert done.stderr.count("\n") == 1
-=======
+
+
 def test_logs_as_json_are_one_object_a_line_and_keep_what_was_written(world: World, chain: ChainOnDisk) -> None:
     chain.submit_three()
     chain.log(15, "task_0.log", b"a \x1b[31mred\x1b[0m line\nno utf-8: \xff\n")
@@ -245,4 +245,3 @@ def test_logs_as_json_are_one_object_a_line_and_keep_what_was_written(world: Wor
         {"schema": 1, "log": "15/task_0", "line": "a \x1b[31mred\x1b[0m line"},
         {"schema": 1, "log": "15/task_0", "line": "no utf-8: \\xff"},
     ]
->>>>>>> f14fa29 (Print every result as JSON too, with a schema: a command that only people can read is parsed with sed)
