@@ -34,9 +34,7 @@ LIVE_LOG = "live.log"
 def run_command_line(options: Mapping[str, Any], thresholds: WatchThresholds | None) -> int:
     """Run as asked and return the exit code. Raises NvrxError for what is wrong at the start."""
     if options["list_detectors"] or options["explain"]:
-        from nvrx_watch.detectors.page import render_explanation, render_list
-
-        print(render_explanation(options["explain"]) if options["explain"] else render_list(ALL))
+        _tell_detectors(options["explain"], as_json=options["as_json"])
         return 0
     detectors = frozenset(detector.name for detector in ALL)
     config = build_config(options, thresholds or WatchThresholds(), os.environ, detectors)
@@ -49,6 +47,16 @@ def run_command_line(options: Mapping[str, Any], thresholds: WatchThresholds | N
         watcher.resolve()
         gc.enable()
         return _live(watcher, config) if config.live else _stay(watcher, config)
+
+
+def _tell_detectors(name: str | None, *, as_json: bool) -> None:
+    from nvrx_watch.detectors.page import detectors_object, render_explanation, render_list
+    from nvrx_watch.detectors.registry import find
+
+    if as_json:
+        print(msgspec.json.encode(detectors_object((find(name),) if name else ALL)).decode())
+    else:
+        print(render_explanation(name) if name else render_list(ALL))
 
 
 def _set_up_log(config: WatchConfig) -> None:

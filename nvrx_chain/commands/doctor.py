@@ -11,6 +11,7 @@ import msgspec
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.commands.completing import complete_node
+from nvrx_chain.commands.progress import Progress
 from nvrx_chain.commands.submit import current_directory
 from nvrx_chain.demo.interrupts import raised_as_interrupt
 from nvrx_chain.doctor.model import Grade, Report
@@ -87,8 +88,14 @@ def doctor(
     """
     if run_dir and run_root:
         raise UsageError("choosing what to examine: --run-dir and --run-root exclude each other", hint="leave one out")
+    directory = current_directory(os.environ) / (run_dir or run_root or "nvrx-chains")
+    if not str(directory).isprintable():
+        # It goes to a node as JSON, which has no word for bytes that are no text.
+        raise UsageError(
+            "choosing what to examine: not printable", part=repr(str(directory)), hint="choose another name"
+        )
     request = DoctorRequest(
-        run_directory=current_directory(os.environ) / (run_dir or run_root or "nvrx-chains"),
+        run_directory=directory,
         is_chain=run_dir is not None,
         interpreter=sys.executable,
         # Not resolved: the real path of a virtual environment's interpreter is not in it.
@@ -100,15 +107,15 @@ def doctor(
         sbatch_args=sbatch_args,
         wait_seconds=wait_seconds,
     )
-    _finish(_examine(request), as_json=as_json)
+    _finish(_examine(request, quiet=as_json), as_json=as_json)
 
 
-def _examine(request: DoctorRequest) -> Report:
+def _examine(request: DoctorRequest, *, quiet: bool) -> Report:
     clock = SystemClock()
     client = CommandLineClient(clock=clock, environ=os.environ)
     quick = CommandLineClient(clock=clock, environ=os.environ, timeout_seconds=ASK_SECONDS)
-    visitor = Visitor(client=client, clock=clock, environ=os.environ, user=own_name(), say=lambda line: None)
-    with raised_as_interrupt():
+    with raised_as_interrupt(), Progress("looking", quiet=quiet) as shown:
+        visitor = Visitor(client=client, clock=clock, environ=os.environ, user=own_name(), say=shown.tell)
         return examine(request, visitor, quick)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from nvrx_chain.commands.ops import chain_options, json_option, open_desk, resolve
+from nvrx_chain.commands.progress import Progress
 from nvrx_chain.commands.submit import tell_dropped_variables
 from nvrx_chain.ops.chain import require_cluster, require_own
 from nvrx_chain.ops.words import render_safely
@@ -50,5 +51,8 @@ def extend(chain: str | None, run_dir: Path | None, number: int, dry_run: bool, 
         click.echo(render_extension(request, plan_extension(request, desk.client, desk.clock), as_json=as_json))
         return
     tell_dropped_variables(os.environ)
-    result = extend_chain(request, desk.client, desk.clock, say=desk.say)
-    click.echo("\n".join(render_safely(line) for line in render_extended(result, as_json=as_json).split("\n")))
+    with Progress(f"queueing {number} generations", quiet=as_json):
+        result = extend_chain(request, desk.client, desk.clock, say=desk.say)
+    text = render_extended(result, as_json=as_json)
+    # JSON has escapes of its own, and spelling out would break it.
+    click.echo(text if as_json else "\n".join(render_safely(line) for line in text.split("\n")))

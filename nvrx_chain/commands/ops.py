@@ -20,12 +20,13 @@ import msgspec
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.commands.completing import complete_chain
+from nvrx_chain.commands.progress import Progress
 from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport, ask_before_cancel, cancel_chain, render_cancel
 from nvrx_chain.ops.chain import Operator, require_own
 from nvrx_chain.ops.ending import EndingReport, ask_before_ending, end_after_current, render_ending
 from nvrx_chain.ops.hold import hold_chain, release_chain, render_hold
-from nvrx_chain.ops.logs import Follower, LogRequest, choose_logs, print_tail
+from nvrx_chain.ops.logs import Emit, Follower, LogRequest, choose_logs, print_tail
 from nvrx_chain.ops.resolve import Resolved, resolve_chain
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
 from nvrx_chain.ops.survey import survey_chain
@@ -126,7 +127,9 @@ def cancel(
     if desk.is_interactive and not yes:
         click.confirm((ask_before_ending if after_current else ask_before_cancel)(found.chain), abort=True, err=True)
     stop = end_after_current if after_current else cancel_chain
-    finish(stop(found.chain, desk, why=reason, seconds=timeout), as_json, _render_stop)
+    with Progress("cancelling, until the queue shows it", quiet=as_json):
+        report = stop(found.chain, desk, why=reason, seconds=timeout)
+    finish(report, as_json, _render_stop)
 
 
 def _render_stop(report: CancelReport | EndingReport) -> str:
@@ -145,7 +148,9 @@ def hold(chain: str | None, run_dir: Path | None, reason: str | None, timeout: f
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
-    finish(hold_chain(found.chain, desk, why=reason, seconds=timeout), as_json, render_hold)
+    with Progress("holding, until the queue shows it", quiet=as_json):
+        report = hold_chain(found.chain, desk, why=reason, seconds=timeout)
+    finish(report, as_json, render_hold)
 
 
 @click.command()
@@ -159,7 +164,9 @@ def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bo
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
-    finish(release_chain(found.chain, desk, seconds=timeout), as_json, render_hold)
+    with Progress("releasing, until the queue shows it", quiet=as_json):
+        report = release_chain(found.chain, desk, seconds=timeout)
+    finish(report, as_json, render_hold)
 
 
 @click.command()
@@ -167,6 +174,7 @@ def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bo
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, across hand-offs, until the chain ends.")
 @click.option("--generation", type=int, metavar="JOB", help="The generation with this array job id, not the newest.")
 @click.option("--task", type=click.IntRange(min=0), metavar="K", help="Only the logs of array task K.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each line (JSON lines).")
 @click.option(
     "--cycle", type=click.IntRange(min=0), metavar="N", help="Only what the workload wrote in restart cycle N, from 0."
 )
@@ -180,6 +188,7 @@ def logs(
     generation: int | None,
     task: int | None,
     cycle: int | None,
+    as_json: bool,
     lines: int,
 ) -> None:
     """Print or follow the logs of a generation, each line after the name of its log.
@@ -189,17 +198,18 @@ def logs(
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
     request = choose_logs(found, generation, task, lines, cycle)
+    emit = _emit_json if as_json else _emit
     if follow:
-        _follow(found, request, desk)
+        _follow(found, request, desk, emit)
     else:
-        print_tail(found.chain, request, _emit)
+        print_tail(found.chain, request, emit)
 
 
-def _follow(found: Resolved, request: LogRequest, desk: Desk) -> None:
+def _follow(found: Resolved, request: LogRequest, desk: Desk, emit: Emit) -> None:
     from nvrx_chain.ops.wake import wake_on_change
 
     wake = threading.Event()
-    follower = Follower(chain=found.chain, request=request, clock=desk.clock, emit=_emit, wake=wake)
+    follower = Follower(chain=found.chain, request=request, clock=desk.clock, emit=emit, wake=wake)
     # An interrupt is how one leaves.
     with contextlib.suppress(KeyboardInterrupt), wake_on_change(found.chain.directory.generations, wake):
         follower.run()
@@ -208,6 +218,10 @@ def _follow(found: Resolved, request: LogRequest, desk: Desk) -> None:
 def _emit(label: str, line: str) -> None:
     # As bytes: a locale without UTF-8 must not end the reading.
     click.echo(f"{label} | {render_safely(line, keep_colours=sys.stdout.isatty())}".encode())
+
+
+def _emit_json(label: str, line: str) -> None:
+    click.echo(msgspec.json.encode({"schema": 1, "log": label, "line": line}))
 
 
 def resolve(chain: str | None, run_dir: Path | None, desk: Desk) -> Resolved:

@@ -13,11 +13,14 @@ import msgspec
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.commands.completing import complete_sandbox_node
+from nvrx_chain.commands.progress import Progress
 from nvrx_chain.sandbox import BatchScope, FaultReport, Sandbox, SandboxConfig
 from nvrx_chain.sandbox.cluster import end_directory
 from nvrx_chain.sandbox.config import default_directory
 from nvrx_chain.sandbox.status import SandboxStatus
 
+SCHEMA = 1
+"""Of every JSON object that is printed here."""
 _DEFAULTS = SandboxConfig(directory=Path("/"))
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -66,7 +69,9 @@ def sandbox() -> None:
 def up(as_json: bool, kill_wait: int, slurmd_timeout: int, **options: Any) -> None:
     """Start a cluster and wait until all of its nodes are idle."""
     config = SandboxConfig(kill_wait_seconds=kill_wait, slurmd_timeout_seconds=slurmd_timeout, **options)
-    _print(Sandbox.up(config).status(), as_json, _status_text)
+    with Progress(f"starting a cluster of {config.nodes} nodes", quiet=as_json):
+        started = Sandbox.up(config).status()
+    _print(started, as_json, _status_text)
 
 
 @sandbox.command()
@@ -76,7 +81,8 @@ def up(as_json: bool, kill_wait: int, slurmd_timeout: int, **options: Any) -> No
 @_json_option
 def down(directory: Path, grace: float, keep_logs: bool, as_json: bool) -> None:
     """End the cluster with all its jobs and remove it; whatever state it is in. May be repeated."""
-    report = end_directory(directory, SystemClock(), grace_seconds=grace, keep_logs=keep_logs)
+    with Progress("ending the cluster and its jobs", quiet=as_json):
+        report = end_directory(directory, SystemClock(), grace_seconds=grace, keep_logs=keep_logs)
     killed = f", jobs killed: {' '.join(report.jobs_killed)}" if report.jobs_killed else ""
     ended = f"sandbox of {report.directory} ended: {report.processes_ended} processes{killed}"
     _print(report, as_json, lambda _: ended if report.was_there else f"no sandbox in {report.directory}")
@@ -251,7 +257,10 @@ _T = TypeVar("_T")
 
 def _print(value: _T, as_json: bool, text: Callable[[_T], str]) -> None:
     """Paths become strings; enums, instants and dataclasses are msgspec's own business."""
-    click.echo(msgspec.json.encode(value, enc_hook=str).decode() if as_json else text(value))
+    if as_json:
+        click.echo(msgspec.json.encode({"schema": SCHEMA, **msgspec.to_builtins(value, enc_hook=str)}))
+    else:
+        click.echo(text(value))
 
 
 def _fault_text(report: FaultReport) -> str:

@@ -103,13 +103,15 @@ def _dry_run(config: ChainConfig, kind: SlurmClientKind, *, as_json: bool) -> No
 
 def _submit(config: ChainConfig, kind: SlurmClientKind, *, as_json: bool, parsable: bool) -> None:
     # Not at the top: a dry run does without them, and starts that much faster.
+    from nvrx_chain.commands.progress import Progress
     from nvrx_chain.submit.chain import submit_chain
     from nvrx_chain.submit.receipt import render_parsable, render_result
 
     tell_dropped_variables(os.environ)
     clock = SystemClock()
     client = make_client(kind, clock=clock, environ=os.environ)
-    result = submit_chain(config, client, clock, say=lambda line: click.echo(line, err=True))
+    with Progress(f"queueing {config.chain_depth} generations", quiet=as_json or parsable):
+        result = submit_chain(config, client, clock, say=lambda line: click.echo(line, err=True))
     click.echo(render_parsable(result) if parsable else render_result(result, as_json=as_json))
 
 

@@ -19,7 +19,7 @@ from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.submit.enqueue import Enqueuer, Progress, SubmittedDifferently
 from nvrx_chain.submit.extension import ExtendRequest, Extension, plan_extension
 from nvrx_chain.submit.rundir import make_directories, move_submissions
-from nvrx_chain.submit.show import render_json
+from nvrx_chain.submit.show import SCHEMA, render_json
 from nvrx_chain.submit.withdraw import Withdrawal, withdraw
 
 _log = logging.getLogger(__name__)
@@ -248,6 +248,7 @@ def render_extension(request: ExtendRequest, extension: Extension, *, as_json: b
 
 def _as_data(request: ExtendRequest, extension: Extension) -> dict[str, Any]:
     return {
+        "schema": SCHEMA,
         "dry_run": True,
         "chain_id": request.manifest.chain_id,
         "name": request.manifest.job_name,

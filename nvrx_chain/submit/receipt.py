@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from nvrx_chain.submit.chain import SubmitResult
-from nvrx_chain.submit.show import render_json
+from nvrx_chain.submit.show import SCHEMA, render_json
 
 
 def render_parsable(result: SubmitResult) -> str:
@@ -19,6 +19,7 @@ def render_result(result: SubmitResult, *, as_json: bool) -> str:
     if as_json:
         return render_json(
             {
+                "schema": SCHEMA,
                 "chain_id": result.chain_id,
                 "name": result.name,
                 "run_directory": str(result.run_directory),

@@ -15,14 +15,16 @@ from nvrx_chain.submit.preview import SubmitPreview
 from nvrx_chain.submit.settings import Setting, Settings
 from nvrx_chain.submit.shape import describe_shape
 
+SCHEMA = 1
+"""Of everything that a submit prints as JSON."""
+
 
 def render_settings(settings: Settings, *, as_json: bool) -> str:
     """Every setting with its value and origin, as TOML that could be the file of settings, or as JSON."""
     shown = settings.by_key.values()
     if as_json:
-        return render_json(
-            {setting.option.key: {"value": _shown_value(setting), "origin": setting.origin} for setting in shown}
-        )
+        values = {setting.option.key: {"value": _shown_value(setting), "origin": setting.origin} for setting in shown}
+        return render_json({"schema": SCHEMA, **values})
     rows = [_setting_row(setting) for setting in shown]
     width = max(len(row) for row, _ in rows)
     return "\n".join(f"{row:<{width}}  # {origin}" for row, origin in rows)
@@ -59,6 +61,7 @@ def render_preview(preview: SubmitPreview, *, as_json: bool) -> str:
     if as_json:
         return render_json(
             {
+                "schema": SCHEMA,
                 "dry_run": True,
                 "entry": preview.entry.value,
                 "manifest": plan.manifest,

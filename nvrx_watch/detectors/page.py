@@ -117,6 +117,25 @@ def render_list(detectors: Sequence[Detector]) -> str:
     return "\n".join(lines)
 
 
+def detectors_object(detectors: Sequence[Detector]) -> dict[str, object]:
+    """What both print with `--json`: everything about each of them, as data."""
+    return {
+        "schema": 1,
+        "detectors": [
+            {
+                "name": one.name,
+                "severity": one.severity.value,
+                "fires": one.fires,
+                "quiet": one.quiet,
+                "needs": sorted(source.value for source in one.needs),
+                "thresholds": thresholds_of(one.check),
+                "todo": one.todo,
+            }
+            for one in detectors
+        ],
+    }
+
+
 def _needs(detector: Detector) -> str:
     return ", ".join(sorted(source.value for source in detector.needs)) or "nothing"
 

@@ -235,3 +235,13 @@ def test_a_pyslurm_that_is_not_installed_is_bad_usage_with_how_to_mend_it(comman
     assert done.stderr.startswith("nvrx-chain: start PySlurm: No module named 'pyslurm'")
     assert "go without --slurm-client pyslurm" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_logs_as_json_are_one_object_a_line_and_keep_what_was_written(world: World, chain: ChainOnDisk) -> None:
+    chain.submit_three()
+    chain.log(15, "task_0.log", b"a \x1b[31mred\x1b[0m line\nno utf-8: \xff\n")
+    done = run(world, "logs", "--json", "--run-dir", str(chain.run.path))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"schema": 1, "log": "15/task_0", "line": "a \x1b[31mred\x1b[0m line"},
+        {"schema": 1, "log": "15/task_0", "line": "no utf-8: \\xff"},
+    ]

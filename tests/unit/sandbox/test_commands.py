@@ -124,6 +124,7 @@ def test_a_fault_is_printed_as_a_line_or_as_one_object(capsys: pytest.CaptureFix
     line, data = capsys.readouterr().out.splitlines()
     assert line == "kill-node n3 at 01:02:03.456 UTC: 2 processes are dead"
     assert msgspec.json.decode(data) == {
+        "schema": 1,
         "kind": "kill-node",
         "target": "n3",
         "pids": [11, 12],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -44,6 +45,15 @@ def test_json_is_one_object(site: Site) -> None:
     shown = json.loads(run(site, str(site.directory), "--by", "2", "--json").stdout)
     assert (shown["schema"], shown["sequences"], shown["held"]) == (1, [4, 5], False)
     assert shown["array_job_ids"] == site.array_jobs()[3:]
+
+
+def test_json_stays_whole_where_a_directory_has_a_control_character(tmp_path: Path) -> None:
+    parent = tmp_path / "a\x85b"
+    parent.mkdir()
+    site = Site(parent)
+    site.submit()
+    shown = json.loads(run(site, "--run-dir", str(site.directory), "--by", "1", "--json").stdout)
+    assert shown["run_directory"] == str(site.directory)
 
 
 def test_a_dry_run_prints_the_commands_and_queues_nothing(site: Site) -> None:
