@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _OVER_THE_HEAD = frozenset({Outcome.LEASE_LOST, Outcome.RENDEZVOUS_LOST, Outcome.STUCK})
 DEFAULT_KILL_WAIT_SECONDS = 30.0
 CLEARING = "clearing"
+LAST_STEPS_SECONDS = 3.0
+"""What a task 0 may take to end after it wrote that it left, before it is taken for one that cannot tell Slurm so."""
 
 
 def clear_generation(context: TaskContext, outcome: Outcome, *, winner: bool) -> None:
@@ -36,7 +38,7 @@ def clear_generation(context: TaskContext, outcome: Outcome, *, winner: bool) ->
     fence_stuck = outcome is Outcome.STUCK and context.manifest.fence_stuck
     action = TeardownAction.CANCEL_GENERATION if fence_stuck else TEARDOWN[outcome]
     proven = frozenset({0}) if fence_stuck or outcome is Outcome.LEASE_LOST else frozenset()
-    clearing = _OverTheHead(context, proven)
+    clearing = _OverTheHead(context, proven, host_is_cut_off=outcome is Outcome.RENDEZVOUS_LOST)
     if teardown.carry_out(context, action, seconds=context.thresholds.teardown, clearing=clearing):
         why = f"nothing of generation {context.array_job_id} is left to cancel"
         context.board.clear(why, leases=context.leases_seen())
@@ -67,9 +69,11 @@ def _is_my_turn(context: TaskContext) -> bool:
 class _OverTheHead:
     """Which running tasks may be taken, as time passes and Slurm looks at their nodes."""
 
-    def __init__(self, context: TaskContext, proven: frozenset[int]) -> None:
+    def __init__(self, context: TaskContext, proven: frozenset[int], *, host_is_cut_off: bool) -> None:
         self._context = context
         self._proven = proven
+        self._host_is_cut_off = host_is_cut_off
+        self._host_left_at: float | None = None
         self._silent: frozenset[int] = frozenset()
         self._began = context.clock.monotonic()
         self._patience = context.thresholds.drain + _kill_wait(context)
@@ -80,7 +84,9 @@ class _OverTheHead:
         """The caller, and every task that wrote that it left and still moves: they end by themselves."""
         left = self._context.board.indexed("left")
         gone = () if isinstance(left, Unobserved) else left
-        return frozenset({self._context.identity.array_task_id, *gone}) - self._proven - self._silent
+        self._see_host_leave(gone)
+        taken = self._proven | self._silent | (frozenset({0}) if self._host_is_cut_off else frozenset())
+        return frozenset({self._context.identity.array_task_id, *gone}) - taken
 
     def may_take(self, reading: QueueReading) -> frozenset[int] | None:
         """Proven and silent tasks; None when everybody had the time to leave."""
@@ -91,6 +97,16 @@ class _OverTheHead:
         if waited > self._patience:
             return None
         return self._proven | self._silent
+
+    def _see_host_leave(self, gone: tuple[int, ...]) -> None:
+        """A task 0 that nobody reaches ends, and Slurm does not hear of it. Its ranks are gone, so it may be taken."""
+        if not self._host_is_cut_off or 0 not in gone:
+            return
+        now = self._context.clock.monotonic()
+        if self._host_left_at is None:
+            self._host_left_at = now
+        elif now - self._host_left_at >= LAST_STEPS_SECONDS:
+            self._proven |= {0}
 
     def _silent_tasks(self, reading: QueueReading) -> frozenset[int]:
         """Tasks whose lease stands still on a node that Slurm, made to look, calls silent."""
