@@ -44,10 +44,12 @@ class GateResult:
 class Gate:
     """Waits for one seat. Made anew for each wait."""
 
-    def __init__(self, context: TaskContext, drain: DrainNotice | None = None) -> None:
+    def __init__(
+        self, context: TaskContext, drain: DrainNotice | None = None, silence: HostSilence | None = None
+    ) -> None:
         self._context = context
         self._drain = drain or DrainNotice(context)
-        self._silence = HostSilence(context)
+        self._silence = silence or HostSilence(context)
         self._question = HostQuestion(context)
         self._began = context.clock.monotonic()
         self._moved_at = self._began

@@ -13,6 +13,7 @@ import hmac
 import logging
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -191,6 +192,8 @@ class PeerLink:
                 self.talk(host)
             except OSError as error:
                 log.debug("the link to task 0 is down error=%s", error)
+            except Exception:  # noqa: BLE001 - without this thread a living host would look silent
+                log.error("the link to task 0 failed, it is tried again\n%s", traceback.format_exc())
 
     def talk(self, host: Host) -> None:
         """Connect and speak until told to stop. Raises OSError when the host does not answer (any more)."""

@@ -56,7 +56,7 @@ class Peer:
             # Nothing is said about the ranks of the first start: its node may live on, cut off.
             log.error("refusing to run: Slurm restarted this task in spite of --no-requeue")
             return ExitCode.REFUSED
-        gate = Gate(self._context, self._drain).wait()
+        gate = Gate(self._context, self._drain, self._silence).wait()
         if gate.answer is GateAnswer.HOST_DEAD and self._fencing:
             return self._close(Outcome.LEASE_LOST, gate.why, ranks_gone=True)
         if gate.answer is not GateAnswer.GO:

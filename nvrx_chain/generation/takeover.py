@@ -9,12 +9,14 @@ control/.
 from __future__ import annotations
 
 import logging
+import threading
 
 from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.generation import teardown
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.inquiry import InquiryWatch
 from nvrx_chain.generation.session import LOOP_SECONDS
+from nvrx_chain.generation.teardown import Cancels
 from nvrx_chain.liveness import LeaseWatch, is_unreachable, stillness_seconds
 from nvrx_chain.records.outcome import TEARDOWN, Outcome, TeardownAction
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 _OVER_THE_HEAD = frozenset({Outcome.LEASE_LOST, Outcome.RENDEZVOUS_LOST, Outcome.STUCK})
 DEFAULT_KILL_WAIT_SECONDS = 30.0
 CLEARING = "clearing"
+WAITING_SECONDS = 6.0
+"""How long the queue is not read while others still have the time to leave: one of them may be on a dead node."""
 LAST_STEPS_SECONDS = 3.0
 """What a task 0 may take to end after it wrote that it left, before it is taken for one that cannot tell Slurm so."""
 
@@ -76,7 +80,7 @@ class _OverTheHead:
         self._host_left_at: float | None = None
         self._silent: frozenset[int] = frozenset()
         self._began = context.clock.monotonic()
-        self._patience = context.thresholds.drain + _kill_wait(context)
+        self._patience: float | None = None
         self._watch = LeaseWatch()
         self._nudged: set[int] = set()
 
@@ -94,9 +98,31 @@ class _OverTheHead:
         waited = context.clock.monotonic() - self._began
         context.board.note_inquiry(0, CLEARING, f"clearing the queue for {waited:.0f} s")
         self._silent = self._silent_tasks(reading)
-        if waited > self._patience:
+        if waited > context.thresholds.drain and waited > self._patience_seconds():
             return None
         return self._proven | self._silent
+
+    def pause(self, cancels: Cancels, seconds: float) -> None:
+        """Whoever is only waited for says on the board that he left; the controller is not asked meanwhile."""
+        context, never = self._context, threading.Event()
+        if cancels.tasks or cancels.pending_arrays or not cancels.waiting:
+            context.clock.wait(never, seconds)
+            return
+        deadline = context.clock.monotonic() + WAITING_SECONDS
+        awaited = {int(spec.rpartition("_")[2]) for spec in cancels.waiting}
+        while context.clock.monotonic() < deadline:
+            left = context.board.indexed("left")
+            if not isinstance(left, Unobserved):
+                self._see_host_leave(left)
+                if awaited <= {*left} and not (self._host_is_cut_off and 0 in awaited - self._proven):
+                    return
+            context.board.note_inquiry(0, CLEARING, "waiting for the others to leave")
+            context.clock.wait(never, teardown.POLL_SECONDS)
+
+    def _patience_seconds(self) -> float:
+        if self._patience is None:
+            self._patience = self._context.thresholds.drain + _kill_wait(self._context)
+        return self._patience
 
     def _see_host_leave(self, gone: tuple[int, ...]) -> None:
         """A task 0 that nobody reaches ends, and Slurm does not hear of it. Its ranks are gone, so it may be taken."""

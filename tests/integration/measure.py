@@ -108,6 +108,13 @@ LIMITS: tuple[Limit, ...] = (
         reference="-",
     ),
     Limit(
+        key="slurm-calls",
+        what="64 tasks lose task 0, cut off -> the generation is closed; calls of Slurm by all peers in any minute",
+        bound="60 s, at most 10 calls a minute",
+        bound_seconds=60.0,
+        reference="-",
+    ),
+    Limit(
         key="slurmd-frozen",
         what="slurmd frozen under a training task 0, which is then cancelled -> first step of the next generation",
         bound="100 s, never ranks of two generations at once",

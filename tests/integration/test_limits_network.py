@@ -6,10 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from nvrx_chain.clock import parse_time
+from nvrx_chain.records.control import Lease
+from nvrx_chain.records.files import read_record
 from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.sandbox import FaultReport
@@ -18,9 +21,18 @@ from nvrx_chain.sandbox.procfs import read_environment
 from nvrx_chain.sandbox.record import SandboxState, find_place, read_state
 from nvrx_chain.workloads.events import Event
 from tests.integration import timeline
+from tests.integration.case_tools import put_fake
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
-from tests.integration.harness import ENDLESS, START_SECONDS, Chain, Launcher, seconds_between
+from tests.integration.harness import (
+    ENDLESS,
+    START_SECONDS,
+    Chain,
+    Launcher,
+    Shape,
+    command_launcher,
+    seconds_between,
+)
 from tests.integration.measure import LIMITS, Figure, Figures
 from tests.integration.test_limits_hand_off import JOINED, lost_steps, next_step
 
@@ -126,6 +138,7 @@ def wait_out(fault: FaultReport, seconds: float) -> None:
     time.sleep(max(0.0, fault.hit_at.timestamp() + seconds - time.time()))
 
 
+@pytest.mark.slow
 def test_a_cut_node_of_task_0_is_proven_dead_and_handed_off(
     submit: SubmitChain, launcher: Launcher, figures: Figures
 ) -> None:
@@ -235,3 +248,60 @@ def test_a_directory_that_stalls_for_task_0_alone_makes_it_stop_and_hand_off(
         step = next_step(chain, fault)
     figure = hand_off(figures, "disk-stalls-for-task-0", chain, launcher, fault, step)
     assert figure.is_within, figure
+
+
+MANY = 64
+CALLS_A_MINUTE = 10
+PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel")
+
+
+@pytest.mark.slow
+@pytest.mark.cluster(network=True, nodes=MANY, cpus_per_node=1, gpus_per_node=0)
+def test_many_peers_that_lose_task_0_ask_the_controller_little(
+    cluster: Cluster, submit: SubmitChain, figures: Figures, tmp_path: Path
+) -> None:
+    environ = {}
+    for program in PROGRAMS:
+        environ = put_fake(
+            tmp_path / "fakes",
+            program,
+            'echo "$(date +%s.%N) $(hostname)" >>"$own.times"; exec "$real" "$@"\n',
+            cluster,
+        )
+    shape = Shape(train=MANY, hot=0, cold=0)
+    chain = submit(command_launcher("sleep 100000"), shape=shape, depth=1, environ=environ)
+    first = chain.jobs[0]
+    exits = chain.generation(first).control
+    wait_for(lambda: len(list(exits.glob("joined.*.json"))) == MANY, 300, "all tasks at the gate")
+    wait_for(lambda: "running" in lease_phase(chain, first), 120, "the generation to run")
+    fault = chain.cut_node_of(first, 0)
+    outcome = chain.wait_for_outcome(first, seconds=180)
+    closed = chain.closed(first)
+    assert closed is not None
+    closed_at = parse_time(closed.closed_at)
+    assert closed_at is not None
+    wait_for((exits / "cleared.json").exists, 180, "the queue to be cleared")
+    began = fault.hit_at.timestamp()
+    # A task 0 that is cut off asks too, and reaches nobody.
+    made = [call for program in PROGRAMS for call in calls_by_node(tmp_path / "fakes" / program)]
+    calls = sorted(at for at, node in made if at > began and node != fault.target)
+    worst = max(sum(1 for other in calls if at <= other < at + 60) for at in calls)
+    figure = figures.add(
+        "slurm-calls", "sleep", closed_at.timestamp() - began, f"{worst} calls in the worst minute, {len(calls)} in all"
+    )
+    assert outcome is Outcome.LEASE_LOST
+    assert figure.is_within, figure
+    assert worst <= CALLS_A_MINUTE, [f"{at - began:.1f}" for at in calls]
+
+
+def calls_by_node(fake: Path) -> list[tuple[float, str]]:
+    """When and where a fake program was called."""
+    path = fake.with_name(f"{fake.name}.times")
+    rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [(float(at), node) for at, node in rows]
+
+
+def lease_phase(chain: Chain, job: int) -> str:
+    """What task 0 says that it does."""
+    lease = read_record(chain.generation(job).lease(0), Lease)
+    return lease.phase if isinstance(lease, Lease) else ""
