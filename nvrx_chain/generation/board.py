@@ -120,6 +120,11 @@ class Board:
             sorted(task for task in tasks if read_bytes(self.directory.segment_health(task)) not in (None, b""))
         )
 
+    def says_silent(self, task: int) -> bool:
+        """Whether a task last wrote that task 0 does not answer it."""
+        record = _believed(self.read(self.directory.silence(task), control.Silence))
+        return record is not None and record.silent
+
     def no_restart(self) -> control.NoRestart | None:
         """The no-restart verdict of any node of any task."""
         return _believed(self.read(self.directory.no_restart, control.NoRestart))
@@ -160,6 +165,11 @@ class Board:
     def exclude(self, task: int, nodes: tuple[str, ...]) -> None:
         """Keep a task out of the launchers' next rendezvous because of these nodes; no nodes let it in again."""
         write_atomic(self.directory.segment_health(task), ",".join(nodes).encode())
+
+    def say_silent(self, silent: bool, seconds: float) -> None:
+        """Say whether task 0 answers this task over the link."""
+        record = control.Silence(silent=silent, seconds=seconds, written_at=self._now(), **self.identity.stamp())
+        write_atomic(self.directory.silence(self.identity.array_task_id), encode_record(record))
 
     def warn_of_walltime(self) -> None:
         """Say that Slurm announced the time limit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvrx_chain.clock import Clock, parse_time
@@ -12,6 +12,7 @@ from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.identity import TaskIdentity
 from nvrx_chain.generation.launcher_process import LauncherProcess
 from nvrx_chain.generation.lease import LeaseWriter
+from nvrx_chain.generation.link import Link, NoLink
 from nvrx_chain.generation.signals import SignalFlags
 from nvrx_chain.generation.watcher import BoardWatcher
 from nvrx_chain.launchers.seats import takes_hot_spares
@@ -39,6 +40,7 @@ class TaskContext:
     watcher: BoardWatcher
     start_launcher: StartLauncher
     spawn: Spawn = spawn_thread
+    link: Link = field(default_factory=NoLink)
 
     @property
     def thresholds(self) -> Thresholds:

@@ -14,7 +14,8 @@ from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.drain_notice import DrainNotice
 from nvrx_chain.generation.inquiry import HostQuestion
 from nvrx_chain.generation.session import LOOP_SECONDS
-from nvrx_chain.generation.watcher import Snapshot
+from nvrx_chain.generation.silence import HostSilence
+from nvrx_chain.generation.watcher import BLIND_SECONDS, Snapshot
 from nvrx_chain.liveness import Judgement, Life, lease_is_stale
 from nvrx_chain.records.control import Rendezvous
 
@@ -43,9 +44,12 @@ class GateResult:
 class Gate:
     """Waits for one seat. Made anew for each wait."""
 
-    def __init__(self, context: TaskContext, drain: DrainNotice | None = None) -> None:
+    def __init__(
+        self, context: TaskContext, drain: DrainNotice | None = None, silence: HostSilence | None = None
+    ) -> None:
         self._context = context
         self._drain = drain or DrainNotice(context)
+        self._silence = silence or HostSilence(context)
         self._question = HostQuestion(context)
         self._began = context.clock.monotonic()
         self._moved_at = self._began
@@ -62,6 +66,7 @@ class Gate:
         while True:
             snapshot = context.watcher.latest()
             self._observe(snapshot)
+            self._silence.tick(snapshot)
             result = self._leave(snapshot) or self._go(snapshot) or self._doubt(snapshot)
             if result is not None:
                 log.info("gate: %s (%s)", result.answer.value, result.why)
@@ -118,6 +123,9 @@ class Gate:
     def _doubt(self, snapshot: Snapshot) -> GateResult | None:
         """Ask about a task 0 that does not move; give up after the gate timeout."""
         context, now = self._context, self._context.clock.monotonic()
+        if now - snapshot.taken_at > BLIND_SECONDS:
+            # Whoever cannot look has not seen task 0 stand still; once it can, time has to pass again.
+            self._moved_at = now
         lease = snapshot.leases.get(0)
         still = now - self._moved_at
         interval = lease.interval_seconds if lease else None

@@ -15,7 +15,9 @@ from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.drain_watch import DrainWatch
 from nvrx_chain.generation.inquiry import Inquirer
+from nvrx_chain.generation.link import HostLink
 from nvrx_chain.generation.session import StopCause, StopOrder
+from nvrx_chain.generation.stall import StallWatch
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import Life, lease_is_stale
 from nvrx_chain.records.control import Rendezvous
@@ -43,9 +45,12 @@ class PeerGuard:
         self._burying: int | None = None
         self._members: tuple[int, ...] | None = None
         self._self_check = SelfCheck(context)
+        self._stall = StallWatch(context, context.link) if isinstance(context.link, HostLink) else None
 
     def tick(self, snapshot: Snapshot) -> StopOrder | None:
         """One look; a StopOrder when this generation cannot go on."""
+        if self._stall is not None:
+            self._stall.tick()
         if snapshot.no_restart is not None:
             return StopOrder(cause=StopCause.NO_RESTART, reason=snapshot.no_restart.cause)
         lost = self._self_check.tick()
@@ -87,7 +92,7 @@ class PeerGuard:
         for task, view in snapshot.leases.items():
             if task == 0 or task in snapshot.left or task in self._dead:
                 continue
-            stale = lease_is_stale(view.still_seconds, view.interval_seconds, self._context.thresholds.lease_timeout)
+            stale = lease_is_stale(view.suspect_seconds, view.interval_seconds, self._context.thresholds.lease_timeout)
             if stale and now - self._asked_at.get(task, -ASK_AGAIN_SECONDS) >= ASK_AGAIN_SECONDS:
                 self._asked_at[task] = now
                 self._inquirer.ask(task)

@@ -20,10 +20,14 @@ from nvrx_chain.records.control import Inquiry
 from nvrx_chain.slurm.batch_node import read_batch_node
 from nvrx_chain.slurm.identity import verify_task
 from nvrx_chain.slurm.model import Node, QueuedTask
+from nvrx_chain.slurm.states import JobState
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 3.0
+POLL_SECONDS = 4.0
+QUEUE_EVERY = 3
+"""The node is what an asker waits for; the task is looked at with each third look. A controller that
+serves a thousand jobs feels each call."""
 BACK_OFF_SECONDS = (15.0, 30.0, 60.0, 120.0)
 ASKING = "asking"
 
@@ -84,7 +88,7 @@ def inquire(context: TaskContext, about: int) -> Judgement:
     node = read_batch_node(context.client, row)
     judgement = eye.judge(row, node)
     if isinstance(row, QueuedTask) and _is_open(row, node, eye):
-        judgement = _probe(context, about, row.spec, eye)
+        judgement = _probe(context, about, row, eye)
     context.board.note_inquiry(about, judgement.life.value, judgement.evidence)
     log.info("inquiry about=%s answer=%s evidence=%s", about, judgement.life.value, judgement.evidence)
     return judgement
@@ -110,23 +114,40 @@ def _is_open(row: QueuedTask, node: Node | Unobserved | None, eye: LeaseEye) -> 
     return not (is_unreachable(node) and eye.stood_long_enough)
 
 
-def _probe(context: TaskContext, about: int, spec: str, eye: LeaseEye) -> Judgement:
+def _probe(context: TaskContext, about: int, known: QueuedTask, eye: LeaseEye) -> Judgement:
     """Nudge, then look until there is proof, the lease moves or the probe time is over."""
     deadline = context.clock.monotonic() + context.thresholds.probe
     try:
-        context.client.nudge(spec)
+        context.client.nudge(known.spec)
     except NvrxError as error:
-        log.warning("nudge failed task=%s error=%s", spec, error)
+        log.warning("nudge failed task=%s error=%s", known.spec, error)
     never = threading.Event()
     judgement = Judgement(life=Life.UNKNOWN, evidence="there was no time to look")
+    row: QueuedTask | Unobserved | None = known
+    looks = 0
     while context.clock.monotonic() < deadline:
         context.clock.wait(never, POLL_SECONDS)
         context.board.note_inquiry(about, ASKING, "waiting for Slurm to look at the node")
         # The task itself too: one whose shell was killed is completing at first, and terminal a few seconds later.
-        row = _row(context, about)
-        judgement = eye.judge(row, read_batch_node(context.client, row))
+        looks += 1
+        if looks % QUEUE_EVERY == 0 or not _runs(row):
+            row = _row(context, about)
+        judgement = _look(context, about, row, eye)
         if judgement.life is Life.DEAD or eye.moved:
             break
+    return judgement
+
+
+def _runs(row: QueuedTask | Unobserved | None) -> bool:
+    return isinstance(row, QueuedTask) and row.state is JobState.RUNNING
+
+
+def _look(context: TaskContext, about: int, row: QueuedTask | Unobserved | None, eye: LeaseEye) -> Judgement:
+    """Judge by the node; a death is only believed with a row that was read after it."""
+    node = read_batch_node(context.client, row)
+    judgement = eye.judge(row, node)
+    if judgement.life is Life.DEAD and _runs(row):
+        judgement = eye.judge(_row(context, about), node)
     return judgement
 
 

@@ -32,6 +32,10 @@ class LauncherProcess(Protocol):
         """Ask the ranks to save: the time limit is near."""
         ...
 
+    def excuse(self) -> None:
+        """Tell the wrappers that run-task's lease may stand still: the run directory stalls for everybody."""
+        ...
+
     def stop(self, *, gentle: bool) -> None:
         """Ask the wrappers to stop their launchers; `gentle` gives these the drain time to end by themselves."""
         ...
@@ -70,6 +74,9 @@ class SrunLauncher:
 
     def save(self) -> None:
         self._say(b"save\n")
+
+    def excuse(self) -> None:
+        self._say(b"excused\n")
 
     def stop(self, *, gentle: bool) -> None:
         self._say(b"stop gentle\n" if gentle else b"stop\n")

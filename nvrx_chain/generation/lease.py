@@ -50,7 +50,7 @@ class LeaseWriter:
         self._stop.set()
 
     def seconds_since_written(self) -> float:
-        """Seconds since the last write that succeeded."""
+        """Seconds since the last write that succeeded began: others may have seen its counter since then."""
         return self._clock.monotonic() - self._written_at
 
     def _run(self) -> None:
@@ -64,5 +64,8 @@ class LeaseWriter:
 
     def _write(self) -> None:
         self._counter += 1
+        # Before the write: for others the counter moves when the name does, and a directory that stalls right after
+        # that must not make us believe in a younger lease than they do.
+        began = self._clock.monotonic()
         self._board.write_lease(self._counter, self.interval_seconds, self.phase)
-        self._written_at = self._clock.monotonic()
+        self._written_at = began

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 
-from nvrx_chain.errors import ExitCode, NvrxError
+from nvrx_chain.errors import ExitCode, NvrxError, Unobserved
 from nvrx_chain.generation import closing
+from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.closing import GenerationEnd
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.drain_notice import DrainNotice
@@ -16,6 +17,7 @@ from nvrx_chain.generation.gate import Gate, GateAnswer
 from nvrx_chain.generation.hooks import Hook, switched_off
 from nvrx_chain.generation.inquiry import HostQuestion
 from nvrx_chain.generation.session import LOOP_SECONDS, Session, SessionEnd, StopCause, StopOrder
+from nvrx_chain.generation.silence import HostSilence, out_of_reach
 from nvrx_chain.generation.stuck import StuckWatch
 from nvrx_chain.generation.takeover import clear_generation
 from nvrx_chain.generation.watcher import Snapshot
@@ -24,6 +26,13 @@ from nvrx_chain.records.manifest import OnDrain
 from nvrx_chain.records.outcome import Outcome
 
 log = logging.getLogger(__name__)
+
+_CLOSES = {
+    StopCause.HOST_DEAD: Outcome.LEASE_LOST,
+    StopCause.HOST_SILENT: Outcome.RENDEZVOUS_LOST,
+    StopCause.STUCK: Outcome.STUCK,
+}
+"""Why a peer stops its launcher and closes the generation with it."""
 
 OWN_FAILURE_SECONDS = 10.0
 """How long a peer whose own launcher failed looks whether the generation ends with it, before it frees its slot."""
@@ -38,6 +47,8 @@ class Peer:
         self._question = HostQuestion(context)
         self._stuck = StuckWatch(context)
         self._drain = DrainNotice(context)
+        self._silence = HostSilence(context)
+        self._closing: Background[GenerationEnd] = Background(context.spawn, "closing")
 
     def run(self) -> ExitCode:
         """Gate, session, leave."""
@@ -45,12 +56,12 @@ class Peer:
             # Nothing is said about the ranks of the first start: its node may live on, cut off.
             log.error("refusing to run: Slurm restarted this task in spite of --no-requeue")
             return ExitCode.REFUSED
-        gate = Gate(self._context, self._drain).wait()
+        gate = Gate(self._context, self._drain, self._silence).wait()
         if gate.answer is GateAnswer.HOST_DEAD and self._fencing:
             return self._close(Outcome.LEASE_LOST, gate.why, ranks_gone=True)
         if gate.answer is not GateAnswer.GO:
             return self._leave_gate(gate.answer)
-        session = Session(self._context, self._tick).run()
+        session = Session(self._context, self._tick, self._close_early).run()
         return self._after(session)
 
     def _leave_gate(self, answer: GateAnswer) -> ExitCode:
@@ -72,7 +83,15 @@ class Peer:
             self._context.manifest.on_drain is OnDrain.RESTART or self._own_launcher_failed(snapshot)
         ):
             return StopOrder(cause=StopCause.DRAINED, reason=drained)
+        silent = self._out_of_reach(snapshot)
+        if silent is not None:
+            return StopOrder(cause=StopCause.HOST_SILENT, reason=silent)
         return self._stuck.tick(snapshot)
+
+    def _out_of_reach(self, snapshot: Snapshot) -> str | None:
+        self._silence.tick(snapshot)
+        context = self._context
+        return out_of_reach(snapshot, context.manifest.shape.train_tasks, context.thresholds.lease_timeout)
 
     def _host_is_dead(self, snapshot: Snapshot) -> str | None:
         """Slurm's proof that task 0 is dead, None while there is none."""
@@ -81,7 +100,7 @@ class Peer:
         lease = snapshot.leases.get(0)
         if lease is not None:
             timeout = self._context.thresholds.lease_timeout
-            if lease_is_stale(lease.still_seconds, lease.interval_seconds, timeout):
+            if lease_is_stale(lease.suspect_seconds, lease.interval_seconds, timeout):
                 self._question.raise_(f"the lease of task 0 stood still for {lease.still_seconds:.0f} s")
             elif lease.still_seconds < lease.interval_seconds and not self._own_launcher_lost(snapshot):
                 self._question.drop()
@@ -101,10 +120,8 @@ class Peer:
     def _after(self, session: SessionEnd) -> ExitCode:
         context = self._context
         log.info("session ended cause=%s code=%s reason=%s", session.cause.value, session.exit_code, session.reason)
-        if session.cause is StopCause.HOST_DEAD:
-            return self._close(Outcome.LEASE_LOST, session.reason, ranks_gone=session.ranks_gone)
-        if session.cause is StopCause.STUCK:
-            return self._close(Outcome.STUCK, session.reason, ranks_gone=session.ranks_gone)
+        if session.cause in _CLOSES:
+            return self._await_closing(session)
         drained = self._left_for_drain(session)
         if session.ranks_gone:
             self._say_left(drained or session.reason)
@@ -152,6 +169,9 @@ class Peer:
                     f"the launchers of tasks {snapshot.lost_hosts()} lost the rendezvous host, its lease goes on",
                     ranks_gone=session.ranks_gone,
                 )
+            silent = self._out_of_reach(snapshot) if failed else None
+            if silent is not None:
+                return self._close(Outcome.RENDEZVOUS_LOST, silent, ranks_gone=session.ranks_gone)
             if self._may_go(snapshot, failed, context.clock.monotonic() - began):
                 break
             context.pause(LOOP_SECONDS)
@@ -179,13 +199,43 @@ class Peer:
         host_moves = lease is not None and lease.still_seconds <= 2 * lease.interval_seconds
         return waited > (OWN_FAILURE_SECONDS if host_moves else thresholds.rendezvous_verdict)
 
+    def _close_early(self, order: StopOrder) -> None:
+        """Close while the own ranks end, which takes the drain time where they hang: the others have to end theirs too.
+
+        In the background, since neither the file system nor Slurm may keep this task from killing its ranks.
+        """
+        outcome = _CLOSES.get(order.cause)
+        if outcome is not None:
+            self._closing.start(lambda: self._settle(self._publish(outcome, order.reason)))
+
+    def _await_closing(self, session: SessionEnd) -> ExitCode:
+        """The own ranks have ended as far as they do; wait for what `_close_early` began."""
+        context, outcome = self._context, _CLOSES[session.cause]
+        if session.ranks_gone:
+            self._say_left(f"closed as {outcome.value}")
+        deadline = context.clock.monotonic() + 2 * context.thresholds.teardown
+        while context.clock.monotonic() < deadline:
+            done = self._closing.take()
+            if done is not None:
+                if isinstance(done.value, Unobserved):
+                    return self._close(outcome, session.reason, ranks_gone=session.ranks_gone)
+                return closing.EXIT_CODES[done.value.outcome]
+            context.pause(LOOP_SECONDS)
+        log.error("closing the generation has no end")
+        return closing.EXIT_CODES[outcome]
+
     def _close(self, outcome: Outcome, why: str, *, ranks_gone: bool) -> ExitCode:
         """Close the generation, unless somebody was faster, and see to it that nothing of it blocks the next one."""
-        context = self._context
-        end = GenerationEnd(outcome=outcome, evidence=(why,))
-        end = closing.close_now(context, end)
+        end = self._publish(outcome, why)
         if ranks_gone:
             self._say_left(f"closed as {end.outcome.value}")
+        return closing.EXIT_CODES[self._settle(end).outcome]
+
+    def _publish(self, outcome: Outcome, why: str) -> GenerationEnd:
+        return closing.close_now(self._context, GenerationEnd(outcome=outcome, evidence=(why,)))
+
+    def _settle(self, end: GenerationEnd) -> GenerationEnd:
+        context = self._context
         for step in (closing.complete_record, closing.decide_chain):
             try:
                 step(context, end)
@@ -194,7 +244,7 @@ class Peer:
                 log.error("on the way out: %s", error)
         # Many may have come to the same end at the same moment; one of them is first, the others wait for their turn.
         clear_generation(context, end.outcome, winner=end.closed_first)
-        return closing.EXIT_CODES[end.outcome]
+        return end
 
     def _say_left(self, evidence: str) -> None:
         try:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.link import HostLink
 from nvrx_chain.records.control import Rendezvous
 
 log = logging.getLogger(__name__)
@@ -79,15 +80,17 @@ def publish(context: TaskContext, *, started: bool, members: Sequence[int], pres
     """
     alone = context.manifest.shape.total == 1 and context.manifest.shape.nodes_per_task == 1
     now = format_time(context.clock.now())
+    link = context.link if isinstance(context.link, HostLink) else None
     rendezvous = Rendezvous(
         rendezvous_host=reachable_name(context.identity.host, alone=alone),
         rendezvous_port=choose_port(),
         nonce=secrets.token_hex(4),
-        secret=secrets.token_hex(16),
+        secret=link.secret if link else secrets.token_hex(16),
         published_at=now,
         started_at=now if started else None,
         members=tuple(members),
         present=tuple(present),
+        link_port=link.port if link else None,
         **context.identity.stamp(),
     )
     context.board.publish(rendezvous)
@@ -112,6 +115,7 @@ def reseat(context: TaskContext, current: Rendezvous, members: Sequence[int]) ->
         started_at=current.started_at,
         members=tuple(members),
         present=current.present,
+        link_port=current.link_port,
         **context.identity.stamp(),
     )
     context.board.publish(changed)

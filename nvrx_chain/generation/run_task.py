@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from nvrx_chain.generation.launcher_process import (
     step_environment,
 )
 from nvrx_chain.generation.lease import LeaseWriter, lease_interval_seconds
+from nvrx_chain.generation.link import Host, HostLink, Link, PeerLink, word_interval_seconds
 from nvrx_chain.generation.peer import Peer
 from nvrx_chain.generation.private import find_programs, read_private, with_exported, with_private_words
 from nvrx_chain.generation.signals import SignalFlags
@@ -78,11 +80,39 @@ def _live(context: TaskContext) -> ExitCode:
         context.lease.start()
         context.board.join()
     context.watcher.start()
+    _start_link(context)
     try:
         return TaskZero(context).run() if context.identity.array_task_id == 0 else Peer(context).run()
     finally:
         context.lease.stop()
         context.watcher.stop()
+
+
+def _start_link(context: TaskContext) -> None:
+    if isinstance(context.link, PeerLink):
+        context.link.start()
+    elif isinstance(context.link, HostLink):
+        try:
+            context.link.start()
+        except OSError as error:
+            # Then a stall is nobody's excuse and nobody says that the host is silent, as without a link.
+            log.warning("no link to the peers error=%s", error)
+
+
+def _build_link(watcher: BoardWatcher, clock: Clock, task: int, total: int) -> Link:
+    if task == 0:
+        return HostLink(clock, secrets.token_hex(16))
+
+    def find_host() -> Host | None:
+        found = watcher.latest().rendezvous
+        if found is None or found.link_port is None:
+            return None
+        return Host(address=(found.rendezvous_host, found.link_port), secret=found.secret)
+
+    def read_age() -> float:
+        return clock.monotonic() - watcher.latest().taken_at
+
+    return PeerLink(clock, task, word_interval_seconds(total), find_host=find_host, read_age=read_age)
 
 
 def build_context(
@@ -105,6 +135,7 @@ def build_context(
     interval = lease_interval_seconds(manifest.thresholds.lease_interval, identity.array_task_id, total)
     poll = manifest.thresholds.control_poll * (2 if total > CROWD else 1)
     every = identity.array_task_id == 0 or total <= CROWD
+    watcher = BoardWatcher(board, chain, clock, poll, all_leases=every)
     return TaskContext(
         manifest=manifest,
         chain=chain,
@@ -114,7 +145,8 @@ def build_context(
         client=client,
         signals=signals,
         lease=LeaseWriter(board, clock, interval),
-        watcher=BoardWatcher(board, chain, clock, poll, all_leases=every),
+        watcher=watcher,
+        link=_build_link(watcher, clock, identity.array_task_id, total),
         start_launcher=lambda: _start_launcher(manifest, board, identity, environ, srun),
     )
 

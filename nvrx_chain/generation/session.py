@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 LOOP_SECONDS = 0.2
 KILL_SECONDS = 35.0
 """The wrapper's own kill (30 s for a process that touches much memory) and a little more."""
+EXCUSE_SECONDS = 3.0
+"""How often wrappers are told that a lease which stands still is excused."""
 EXIT_FILES_SECONDS = 5.0
 """How long srun may still run after every wrapper wrote its exit: 26.05 waits for the controller, ranks are gone."""
 
@@ -44,6 +46,7 @@ class StopCause(str, enum.Enum):
     LOST_SIGNAL = "lost_signal"
     HOST_DEAD = "host_dead"
     DRAINED = "drained"
+    HOST_SILENT = "host_silent"
     STUCK = "stuck"
 
 
@@ -84,6 +87,8 @@ class Session:
         self._on_stop = on_stop
         self._announcement: Background[None] = Background(context.spawn, "announce the time limit")
         self._announced = False
+        self._saying: Background[None] = Background(context.spawn, "say why it stops")
+        self._excused_at: float | None = None
         self._save_asked_at: float | None = None
         self._node_failed_at: float | None = None
 
@@ -125,6 +130,7 @@ class Session:
         while process.poll() is None:
             # One picture for all of them: what they decide must not rest on different moments.
             snapshot = self._snapshot()
+            self._pass_excuse_on(process)
             order = self._common_order(snapshot) or self._walltime_order(process, snapshot) or self._tick(snapshot)
             if order is not None:
                 return order
@@ -143,18 +149,31 @@ class Session:
                 reason=f"the generation was closed as {outcome.value} by {snapshot.closed.closed_by}",
                 gentle=outcome is Outcome.COMPLETED,
             )
-        unread = context.clock.monotonic() - snapshot.taken_at
+        excused = context.link.excused_seconds()
+        unread = min(context.clock.monotonic() - snapshot.taken_at, excused)
         if unread > 2 * context.thresholds.self_fence:
             # Its reader hangs: a closed generation would not be noticed.
             return StopOrder(
                 cause=StopCause.SELF_FENCED, reason=f"the control directory could not be read for {unread:.0f} s"
             )
-        unwritten = context.lease.seconds_since_written()
-        if unwritten > self_fence_seconds(context.lease.interval_seconds, context.thresholds.self_fence):
+        unwritten = min(context.lease.seconds_since_written(), excused)
+        if unwritten > self._fence_seconds():
             return StopOrder(
                 cause=StopCause.SELF_FENCED, reason=f"the own lease could not be written for {unwritten:.0f} s"
             )
         return self._node_order(snapshot)
+
+    def _fence_seconds(self) -> float:
+        return self_fence_seconds(self._context.lease.interval_seconds, self._context.thresholds.self_fence)
+
+    def _pass_excuse_on(self, process: LauncherProcess) -> None:
+        """Tell the wrappers, who watch the lease themselves, as long as a lease that stands still is excused."""
+        context, now = self._context, self._context.clock.monotonic()
+        overdue = context.lease.seconds_since_written() > 2 * context.lease.interval_seconds
+        told = self._excused_at is not None and now - self._excused_at < EXCUSE_SECONDS
+        if overdue and not told and context.link.excused_seconds() < self._fence_seconds():
+            self._excused_at = now
+            process.excuse()
 
     def _terminated_order(self) -> StopOrder | None:
         signals = self._context.signals
@@ -206,11 +225,8 @@ class Session:
 
     def _stop(self, process: LauncherProcess, order: StopOrder) -> None:
         process.stop(gentle=order.gentle)
-        try:
-            self._on_stop(order)
-        except NvrxError as error:
-            # Nothing that is said on the way may keep us from seeing the ranks end.
-            log.error("while stopping: %s", error)
+        # In the background: what is said on the way, to a directory that may hang, must not keep us from the kill.
+        self._saying.start(lambda: self._on_stop(order))
         self._await_end(process)
 
     def _await_end(self, process: LauncherProcess) -> None:

@@ -9,12 +9,14 @@ control/.
 from __future__ import annotations
 
 import logging
+import threading
 
 from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.generation import teardown
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.inquiry import InquiryWatch
 from nvrx_chain.generation.session import LOOP_SECONDS
+from nvrx_chain.generation.teardown import Cancels
 from nvrx_chain.liveness import LeaseWatch, is_unreachable, stillness_seconds
 from nvrx_chain.records.outcome import TEARDOWN, Outcome, TeardownAction
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
@@ -25,6 +27,10 @@ log = logging.getLogger(__name__)
 _OVER_THE_HEAD = frozenset({Outcome.LEASE_LOST, Outcome.RENDEZVOUS_LOST, Outcome.STUCK})
 DEFAULT_KILL_WAIT_SECONDS = 30.0
 CLEARING = "clearing"
+WAITING_SECONDS = 6.0
+"""How long the queue is not read while others still have the time to leave: one of them may be on a dead node."""
+LAST_STEPS_SECONDS = 3.0
+"""What a task 0 may take to end after it wrote that it left, before it is taken for one that cannot tell Slurm so."""
 
 
 def clear_generation(context: TaskContext, outcome: Outcome, *, winner: bool) -> None:
@@ -36,7 +42,7 @@ def clear_generation(context: TaskContext, outcome: Outcome, *, winner: bool) ->
     fence_stuck = outcome is Outcome.STUCK and context.manifest.fence_stuck
     action = TeardownAction.CANCEL_GENERATION if fence_stuck else TEARDOWN[outcome]
     proven = frozenset({0}) if fence_stuck or outcome is Outcome.LEASE_LOST else frozenset()
-    clearing = _OverTheHead(context, proven)
+    clearing = _OverTheHead(context, proven, host_is_cut_off=outcome is Outcome.RENDEZVOUS_LOST)
     if teardown.carry_out(context, action, seconds=context.thresholds.teardown, clearing=clearing):
         why = f"nothing of generation {context.array_job_id} is left to cancel"
         context.board.clear(why, leases=context.leases_seen())
@@ -67,12 +73,14 @@ def _is_my_turn(context: TaskContext) -> bool:
 class _OverTheHead:
     """Which running tasks may be taken, as time passes and Slurm looks at their nodes."""
 
-    def __init__(self, context: TaskContext, proven: frozenset[int]) -> None:
+    def __init__(self, context: TaskContext, proven: frozenset[int], *, host_is_cut_off: bool) -> None:
         self._context = context
         self._proven = proven
+        self._host_is_cut_off = host_is_cut_off
+        self._host_left_at: float | None = None
         self._silent: frozenset[int] = frozenset()
         self._began = context.clock.monotonic()
-        self._patience = context.thresholds.drain + _kill_wait(context)
+        self._patience: float | None = None
         self._watch = LeaseWatch()
         self._nudged: set[int] = set()
 
@@ -80,7 +88,9 @@ class _OverTheHead:
         """The caller, and every task that wrote that it left and still moves: they end by themselves."""
         left = self._context.board.indexed("left")
         gone = () if isinstance(left, Unobserved) else left
-        return frozenset({self._context.identity.array_task_id, *gone}) - self._proven - self._silent
+        self._see_host_leave(gone)
+        taken = self._proven | self._silent | (frozenset({0}) if self._host_is_cut_off else frozenset())
+        return frozenset({self._context.identity.array_task_id, *gone}) - taken
 
     def may_take(self, reading: QueueReading) -> frozenset[int] | None:
         """Proven and silent tasks; None when everybody had the time to leave."""
@@ -88,9 +98,41 @@ class _OverTheHead:
         waited = context.clock.monotonic() - self._began
         context.board.note_inquiry(0, CLEARING, f"clearing the queue for {waited:.0f} s")
         self._silent = self._silent_tasks(reading)
-        if waited > self._patience:
+        if waited > context.thresholds.drain and waited > self._patience_seconds():
             return None
         return self._proven | self._silent
+
+    def pause(self, cancels: Cancels, seconds: float) -> None:
+        """Whoever is only waited for says on the board that he left; the controller is not asked meanwhile."""
+        context, never = self._context, threading.Event()
+        if cancels.tasks or cancels.pending_arrays or not cancels.waiting:
+            context.clock.wait(never, seconds)
+            return
+        deadline = context.clock.monotonic() + WAITING_SECONDS
+        awaited = {int(spec.rpartition("_")[2]) for spec in cancels.waiting}
+        while context.clock.monotonic() < deadline:
+            left = context.board.indexed("left")
+            if not isinstance(left, Unobserved):
+                self._see_host_leave(left)
+                if awaited <= {*left} and not (self._host_is_cut_off and 0 in awaited - self._proven):
+                    return
+            context.board.note_inquiry(0, CLEARING, "waiting for the others to leave")
+            context.clock.wait(never, teardown.POLL_SECONDS)
+
+    def _patience_seconds(self) -> float:
+        if self._patience is None:
+            self._patience = self._context.thresholds.drain + _kill_wait(self._context)
+        return self._patience
+
+    def _see_host_leave(self, gone: tuple[int, ...]) -> None:
+        """A task 0 that nobody reaches ends, and Slurm does not hear of it. Its ranks are gone, so it may be taken."""
+        if not self._host_is_cut_off or 0 not in gone:
+            return
+        now = self._context.clock.monotonic()
+        if self._host_left_at is None:
+            self._host_left_at = now
+        elif now - self._host_left_at >= LAST_STEPS_SECONDS:
+            self._proven |= {0}
 
     def _silent_tasks(self, reading: QueueReading) -> frozenset[int]:
         """Tasks whose lease stands still on a node that Slurm, made to look, calls silent."""

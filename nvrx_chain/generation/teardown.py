@@ -84,9 +84,19 @@ class Clearing(Protocol):
         """Tasks that may be cancelled while they run; None for all."""
         ...
 
+    def pause(self, cancels: Cancels, seconds: float) -> None:
+        """Wait before the next reading of the queue: about so long."""
+        ...
+
 
 class _NobodyRunning:
     """For the actions that touch pending tasks only."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+
+    def pause(self, cancels: Cancels, seconds: float) -> None:
+        self._context.clock.wait(threading.Event(), seconds)
 
     def spared(self) -> frozenset[int]:
         return frozenset()
@@ -105,11 +115,11 @@ def carry_out(
     """Cancel until a reading of the queue shows nothing left, at most `seconds`. True when it is done."""
     if action is TeardownAction.LEAVE or switched_off(Hook.NO_RELEASE):
         return True
-    clearing = clearing or _NobodyRunning()
-    never = threading.Event()
+    clearing = clearing or _NobodyRunning(context)
     deadline = context.clock.monotonic() + seconds
     polls = 0
     while True:
+        cancels = Cancels()
         reading = _read_queue(context, action)
         if isinstance(reading, Unobserved):
             log.warning("the queue could not be read: %s", reading.reason)
@@ -132,7 +142,7 @@ def carry_out(
         if context.clock.monotonic() + pause > deadline:
             log.error("teardown not verified within seconds=%.0f action=%s", seconds, action.value)
             return False
-        context.clock.wait(never, pause)
+        clearing.pause(cancels, pause)
 
 
 def _read_queue(context: TaskContext, action: TeardownAction) -> QueueReading | Unobserved:

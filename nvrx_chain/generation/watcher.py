@@ -26,17 +26,30 @@ log = logging.getLogger(__name__)
 CROWD = 64
 """Above this many tasks every reader looks half as often, so that the metadata server is not the bottleneck."""
 
+BLIND_SECONDS = 10.0
+"""A reader that did not get a picture for so long has to watch anew before it suspects anybody."""
+
 LOOKS_PER_INTERVAL = 4
 """How often within its own interval the lease of a peer is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
-    """One task's lease as this reader sees it: for how long (seconds) its counter has stood still."""
+    """One task's lease as this reader sees it: for how long (seconds) its counter has stood still.
+
+    `sighted_seconds` is for how long the reader has been able to look. Behind a directory that stalled, every counter
+    has stood still, which says something about the directory and nothing about the task.
+    """
 
     counter: int
     still_seconds: float
     interval_seconds: float
+    sighted_seconds: float = float("inf")
+
+    @property
+    def suspect_seconds(self) -> float:
+        """For how long it was seen to stand still: what raises the question whether its task is dead."""
+        return min(self.still_seconds, self.sighted_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,7 @@ class Snapshot:
     inquiry: control.Inquiry | None = None
     drained: control.Drained | None = None
     """Of the reader's own task."""
+    silenced: tuple[int, ...] = ()
 
     def live_peers(self) -> tuple[int, ...]:
         """Joined tasks other than task 0 that have not left, lowest index first."""
@@ -85,6 +99,8 @@ class BoardWatcher:
         self._exits: dict[str, control.LauncherExit] = {}
         self._drain_ignored = ""
         self._latest = Snapshot(taken_at=clock.monotonic())
+        self._sighted_at = float("-inf")
+        self._looked_at = clock.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="board-watcher", daemon=True)
 
@@ -121,6 +137,7 @@ class BoardWatcher:
         joined, left, leased = (_indices(listed, prefix) for prefix in ("joined", "left", "lease"))
         self._read_leases(tuple(task for task in leased if task not in left and (self._all_leases or task == 0)))
         closed = board.closed()
+        self._note_gap()
         directory = board.directory
         return Snapshot(
             taken_at=began,
@@ -137,6 +154,7 @@ class BoardWatcher:
             cleared=directory.cleared.name in listed,
             inquiry=board.inquiry() if directory.inquiry.name in listed else None,
             drained=self._own_drain(listed),
+            silenced=tuple(task for task in _indices(listed, "silence") if board.says_silent(task)),
         )
 
     def _own_drain(self, listed: tuple[str, ...]) -> control.Drained | None:
@@ -151,6 +169,14 @@ class BoardWatcher:
             log.warning("a drain marker is not believed, this task takes part why=%s", found.reason)
             self._drain_ignored = found.reason
         return None
+
+    def _note_gap(self) -> None:
+        """Remember when a reader that had been blind sees again."""
+        now = self._clock.monotonic()
+        if now - self._looked_at > BLIND_SECONDS + self._interval:
+            self._sighted_at = now
+            log.warning("the board could not be read for seconds=%.0f", now - self._looked_at)
+        self._looked_at = now
 
     def _read_leases(self, tasks: tuple[int, ...]) -> None:
         """Read the leases that can have changed: one that is written once a minute is not worth a look a second."""
@@ -180,7 +206,12 @@ class BoardWatcher:
                 self._watch.interval(task),
             )
             if counter is not None and still is not None and interval is not None:
-                views[task] = LeaseView(counter=counter, still_seconds=still, interval_seconds=interval)
+                views[task] = LeaseView(
+                    counter=counter,
+                    still_seconds=still,
+                    interval_seconds=interval,
+                    sighted_seconds=max(0.0, now - self._sighted_at),
+                )
         return views
 
 

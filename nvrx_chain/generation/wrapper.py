@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 SAVE = b"save"
 STOP = b"stop"
+EXCUSED = b"excused"
 OBSERVER_SLACK_SECONDS = 5.0
 KILL_SECONDS = 30.0
 REAP_SECONDS = 5.0
@@ -50,7 +51,7 @@ _KILLED_BY_SRUN = (137, 143)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """Something the wrapper must react to: ended, save, stop or kill.
+    """Something the wrapper must react to: ended, save, excused, stop or kill.
 
     `gentle` leaves the launcher the drain time to end by itself first.
     """
@@ -160,6 +161,10 @@ class Wrapper:
                 continue
             if event.kind == "ended":
                 return False
+            if event.kind == "excused":
+                # The run directory stalls for everybody, says run-task, which would itself stop us otherwise.
+                self._lease_moved_at = self._clock.monotonic()
+                continue
             if event.kind == "save":
                 ranks = process_tree.ranks_that_catch(signal.SIGUSR1)
                 log.info("asking ranks to save ranks=%s", [rank.pid for rank in ranks])
@@ -239,6 +244,8 @@ class Wrapper:
             for word in words:
                 if word == SAVE:
                     self._events.put(_Event(kind="save", reason="the time limit is near"))
+                elif word == EXCUSED:
+                    self._events.put(_Event(kind="excused", reason="the run directory stalls for everybody"))
                 elif word.startswith(STOP):
                     gentle = word.endswith(b" gentle")
                     self._events.put(_Event(kind="stop", reason="run-task said stop", gentle=gentle))
@@ -297,6 +304,8 @@ class Wrapper:
 
     def _look_at_lease(self) -> None:
         identity = self._board.identity
+        # Before the read: one that hung may bring a counter that stood still all the while.
+        began = self._clock.monotonic()
         lease = self._board.lease(identity.array_task_id)
         # A later start of this task writes the same file; its run-task is not ours.
         if not isinstance(lease, control.Lease) or lease.restart_count != identity.restart_count:
@@ -305,7 +314,7 @@ class Wrapper:
             self._lease_counter = lease.counter
             fence = self_fence_seconds(lease.interval_seconds, self._thresholds.self_fence)
             self._fence_seconds = fence + OBSERVER_SLACK_SECONDS
-            self._lease_moved_at = self._clock.monotonic()
+            self._lease_moved_at = max(self._lease_moved_at, began)
 
 
 def _shell_code(returncode: int) -> int:

@@ -42,6 +42,7 @@ class Rendezvous(ControlRecord, frozen=True, kw_only=True):
     started_at: str | None
     members: tuple[int, ...]
     present: tuple[int, ...]
+    link_port: int | None = None
 
 
 class Lease(ControlRecord, frozen=True, kw_only=True):
@@ -138,6 +139,14 @@ class Left(ControlRecord, frozen=True, kw_only=True):
 
     left_at: str
     evidence: str
+
+
+class Silence(ControlRecord, frozen=True, kw_only=True):
+    """`silence.<k>.json`: whether this peer gets answers from task 0's run-task over the link, when that changes."""
+
+    silent: bool
+    seconds: float
+    written_at: str
 
 
 class Cleared(ControlRecord, frozen=True, kw_only=True):

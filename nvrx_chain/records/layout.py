@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_INDEXED = re.compile(r"(joined|left|lease|drained)\.(\d{1,9})\.json", re.ASCII)
+_INDEXED = re.compile(r"(joined|left|lease|drained|silence)\.(\d{1,9})\.json", re.ASCII)
 SEGMENT_HEALTH = "segment_health_check"
 
 _SEGMENT_HEALTH = re.compile(rf"{SEGMENT_HEALTH}\.(\d{{1,18}})\.(\d{{1,9}})", re.ASCII)
@@ -75,6 +75,9 @@ class GenerationDirectory:
     def segment_health(self, array_task_id: int) -> Path:
         """The file by which NVRx's launcher knows whether its array task may join: not when it has any content."""
         return self.control / f"{SEGMENT_HEALTH}.{self.array_job_id}.{array_task_id}"
+
+    def silence(self, array_task_id: int) -> Path:
+        return self.control / f"silence.{array_task_id}.json"
 
     def launcher_exit(self, array_task_id: int, node: str) -> Path:
         return self.control / f"launcher_exit.{array_task_id}.{node}.json"

@@ -157,7 +157,7 @@ class _Reading:
         names = [(parsed, name) for name in (opened.names() if opened else ()) if (parsed := parse_indexed_name(name))]
         failed: list[str] = []
         for (kind, array_task_id), name in sorted(names):
-            if name != f"{kind}.{array_task_id}.json" or opened is None:
+            if kind not in _INDEXED or name != f"{kind}.{array_task_id}.json" or opened is None:
                 continue
             record = opened.record(name, _INDEXED[kind])
             if isinstance(record, Unobserved):

@@ -117,6 +117,9 @@ class FreshWatcher(BoardWatcher):
     def latest(self) -> Snapshot:
         return self.read()
 
+    def _note_gap(self) -> None:
+        """It counts as having looked all the time."""
+
 
 class FakeLauncher:
     """The launcher of one task. It runs until it is told to end, or told to stop while it `obeys`."""
@@ -134,6 +137,9 @@ class FakeLauncher:
 
     def save(self) -> None:
         self.said.append("save")
+
+    def excuse(self) -> None:
+        self.said.append("excused")
 
     def stop(self, *, gentle: bool) -> None:
         self.said.append("stop gentle" if gentle else "stop")

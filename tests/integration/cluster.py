@@ -185,6 +185,8 @@ class Cluster:
         self.sandbox.start_controller()
         self._cancel_everything()
         for node in self.sandbox.status().nodes:
+            if node.faults:
+                self.sandbox.heal_node(node.name)
             in_service = node.slurm_state is not None and node.slurm_state.rstrip("*") in _IN_SERVICE
             runs = node.machine is ProcessState.RUNNING and node.slurmd is ProcessState.RUNNING
             if not (runs and in_service) or "*" in (node.slurm_state or "*"):

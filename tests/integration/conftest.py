@@ -79,10 +79,12 @@ def submit(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> 
     chains: list[Chain] = []
     request.node.stash[_CHAINS] = chains
     numbers = itertools.count(1)
+    # On what stands for the shared file system, where that can be cut off.
+    base = cluster.sandbox.shared / tmp_path.name if cluster.sandbox.config.network else tmp_path
 
     def submit_chain(launcher: Launcher, *, run_dir: Path | None = None, **options: object) -> Chain:
         number = next(numbers)
-        directory = run_dir or tmp_path / (NASTY_NAME if number == 1 else f"{NASTY_NAME} {number}")
+        directory = run_dir or base / (NASTY_NAME if number == 1 else f"{NASTY_NAME} {number}")
         chain = Chain.submit(cluster, directory, launcher, **options)  # type: ignore[arg-type]
         chains.append(chain)
         return chain

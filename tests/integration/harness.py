@@ -306,6 +306,27 @@ class Chain:
         _check(report, FaultKind.FREEZE_NODE, host)
         return report
 
+    def cut_node_of(self, job: int, task: int, *, keep_disk: bool = False) -> FaultReport:
+        """The node of a running task falls silent, and lives on."""
+        host = self.host_of(job, task)
+        report = self.cluster.sandbox.cut_node(host, keep_disk=keep_disk)
+        _check(report, FaultKind.CUT_NODE, host)
+        assert len(report.pids) >= 4, f"too little lives on on {host}: {report}"
+        return report
+
+    def heal(self, fault: FaultReport) -> FaultReport:
+        """Undo a cut, an isolation or a stalled disk of one node."""
+        report = self.cluster.sandbox.heal_node(fault.target)
+        _check(report, FaultKind.HEAL_NODE, fault.target)
+        return report
+
+    def slow_disk_of(self, job: int, task: int | None, seconds: float) -> FaultReport:
+        """The shared directory stalls on the node of a running task, None on all nodes."""
+        host = None if task is None else self.host_of(job, task)
+        report = self.cluster.sandbox.slow_disk(host, seconds=seconds)
+        _check(report, FaultKind.SLOW_DISK, host or " ".join(self.cluster.sandbox.node_names))
+        return report
+
     # The end
 
     def cancel(self) -> None:

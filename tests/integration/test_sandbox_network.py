@@ -75,6 +75,7 @@ def test_two_networks_lie_side_by_side_and_go_one_by_one(tmp_path: Path, lab: La
     assert lab.run("srun", "-N3", "sinfo", "-h", "-o", "%D").split() == ["3"] * 3
 
 
+@pytest.mark.slow
 def test_a_node_of_a_network_comes_back_after_a_power_loss(lab: Lab) -> None:
     lab.sandbox.kill_node("n2")
     lab.sandbox.revive_node("n2")
@@ -87,7 +88,7 @@ def test_accounting_answers_inside_the_nodes_of_a_network(tmp_path: Path) -> Non
         assert lab.run("srun", "sacctmgr", "-n", "-P", "show", "cluster", "format=cluster") == "sandbox"
 
 
-@pytest.mark.parametrize("stage", ["claimed", "network"])
+@pytest.mark.parametrize("stage", [pytest.param("claimed", marks=pytest.mark.slow), "network"])
 def test_down_removes_the_network_of_an_up_that_was_killed(tmp_path: Path, stage: str) -> None:
     directory = tmp_path / HOSTILE
     process = _start_up(directory, "--nodes", "100", "--network")

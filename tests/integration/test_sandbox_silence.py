@@ -84,6 +84,7 @@ def test_a_cut_node_lives_on_silently_and_its_disk_hangs_until_it_is_healed(lab:
     assert lab.queue()[str(job)] == ("RUNNING", "n1")
 
 
+@pytest.mark.slow
 def test_a_cut_node_with_its_disk_goes_on_writing(lab: Lab) -> None:
     start_beats(lab, "n1")
     lab.sandbox.cut_node("n1", keep_disk=True)
@@ -116,6 +117,7 @@ def test_a_disk_that_stalls_blocks_readers_and_writers_of_one_node_and_goes_on_b
     assert faults(lab) == {}
 
 
+@pytest.mark.slow
 def test_a_disk_that_stalls_everywhere_is_healed_node_by_node(lab: Lab) -> None:
     start_beats(lab, "n2")
     assert lab.sandbox.slow_disk(None, seconds=600).target == "n1 n2 n3"
@@ -126,6 +128,7 @@ def test_a_disk_that_stalls_everywhere_is_healed_node_by_node(lab: Lab) -> None:
     assert set(faults(lab)) == {"n1", "n3"}
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_stalled_disk_at_once(lab: Lab) -> None:
     job = start_beats(lab, "n1")
     lab.sandbox.slow_disk("n1", seconds=600)
@@ -133,6 +136,7 @@ def test_a_killed_process_leaves_a_stalled_disk_at_once(lab: Lab) -> None:
     wait(lambda: not lab.processes(), "nothing of the job is left", seconds=10)
 
 
+@pytest.mark.slow
 def test_what_is_off_is_not_cut_and_a_revived_node_is_whole(lab: Lab) -> None:
     lab.sandbox.cut_node("n3")
     lab.sandbox.kill_node("n3")
@@ -159,6 +163,7 @@ def test_down_ends_a_sandbox_whose_nodes_are_cut_and_stalled(tmp_path_factory: p
         assert (lab.sandbox.shared / "beats").exists(), "what users left there is theirs"
 
 
+@pytest.mark.slow
 def test_without_a_network_of_their_own_nodes_cannot_be_cut_but_their_disk_can(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

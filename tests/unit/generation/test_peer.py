@@ -114,6 +114,81 @@ def test_the_ranks_are_stopped_before_the_generation_is_closed_and_the_lease_cre
     assert "n1" in closed.evidence[0]
 
 
+def test_the_others_are_told_while_the_own_ranks_still_hang(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    launcher.obeys = None
+    lab.slurm.cancel(["1"], pending_only=True)
+    lab.slurm.finish("1_2")
+    lab.clock.after(20, lambda: (lab.slurm.lose_node("n1"), freeze(task_zero)))
+    stopped_at: list[float] = []
+    stop = launcher.stop
+    launcher.stop = lambda *, gentle: (stopped_at.append(lab.clock.monotonic()), stop(gentle=gentle))[1]  # type: ignore[method-assign]
+    assert Peer(peer).run() is ExitCode.HOST_LOST
+    closed = lab.closed(1)
+    assert closed is not None
+    closed_at = parse_time(closed.closed_at)
+    assert closed_at is not None
+    assert (closed_at - lab.began).total_seconds() - stopped_at[0] <= 1
+    # Nothing is said about ranks that nobody saw end.
+    assert left(lab, 1) is None
+
+
+def test_a_closing_that_failed_in_the_background_is_done_again(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    path = lab.directory(1).closed
+    lab.clock.after(20, lambda: (lab.slurm.lose_node("n1"), freeze(task_zero)))
+    stop = launcher.stop
+
+    def stop_on_a_full_disk(*, gentle: bool) -> None:
+        path.mkdir()
+        (path / "full").touch()
+        lab.clock.after(0.5, lambda: ((path / "full").unlink(), path.rmdir()))
+        stop(gentle=gentle)
+
+    launcher.stop = stop_on_a_full_disk  # type: ignore[method-assign]
+    assert Peer(peer).run() is ExitCode.HOST_LOST
+
+
+class Silent:
+    """A link over which task 0 stopped answering at some time."""
+
+    seconds = 0.0
+
+    def excused_seconds(self) -> float:
+        return float("inf")
+
+    def host_silent_seconds(self) -> float:
+        return self.seconds
+
+
+def test_a_host_that_no_peer_reaches_is_closed_although_no_launcher_noticed(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    link = Silent()
+    other = lab.arrive(1, 2)
+    lab.clock.after(50, lambda: (setattr(link, "seconds", 25.0), other.board.say_silent(True, 25.0)))
+    lab.clock.after(60, lambda: task_zero.board.leave("closed"))
+    lab.clock.after(60, lambda: lab.slurm.finish("1_2"))
+    assert Peer(dataclasses.replace(peer, link=link)).run() is ExitCode.HOST_LOST
+    assert outcome(lab) is Outcome.RENDEZVOUS_LOST
+    # Task 0 has left and cannot tell Slurm so.
+    assert lab.states(1)[0] == "CANCELLED"
+    assert lab.clock.monotonic() <= 70
+
+
+def test_a_peer_that_is_itself_cut_off_closes_nothing(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.arrive(1, 2)
+    link = Silent()
+    link.seconds = 100.0
+    lab.clock.after(200, lambda: terminate(peer))
+    assert Peer(dataclasses.replace(peer, link=link)).run() is ExitCode.TERMINATED
+    assert outcome(lab) is None
+
+
 def test_a_frozen_host_on_a_living_node_keeps_training(
     lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
 ) -> None:

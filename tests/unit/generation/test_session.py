@@ -81,6 +81,52 @@ def test_a_lease_that_cannot_be_written_fences_the_own_ranks(
     assert launcher.said == ["stop"]
 
 
+class Excuse:
+    """A link that knows, or does not, that the directory stalls for everybody."""
+
+    seconds = float("inf")
+
+    def excused_seconds(self) -> float:
+        return self.seconds
+
+    def host_silent_seconds(self) -> float:
+        return 0.0
+
+
+def test_a_stall_that_is_everybodys_fences_nobody_until_nobody_says_so_any_more(
+    lab: Lab, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    link = Excuse()
+    link.seconds = 4.0
+    lab.clock.after(31, lambda: freeze(peer))
+    lab.clock.after(121, lambda: setattr(link, "seconds", 25.0))
+    end = run(dataclasses.replace(peer, link=link))
+    assert end.cause is StopCause.SELF_FENCED
+    assert 120 <= end.run_seconds <= 124
+    # Wrappers watch the lease themselves, and are told as long as it is excused.
+    assert launcher.said[-1] == "stop"
+    assert 20 <= launcher.said.count("excused") <= 30
+
+
+def test_a_lease_that_beats_needs_no_excuse(lab: Lab, peer: TaskContext, launcher: FakeLauncher) -> None:
+    link = Excuse()
+    link.seconds = 0.0
+    lab.clock.after(60, lambda: launcher.exit(0))
+    run(dataclasses.replace(peer, link=link))
+    assert launcher.said == []
+
+
+def test_what_is_said_on_a_stop_may_hang_and_the_ranks_are_killed_all_the_same(lab: Lab) -> None:
+    held = HeldWork()
+    context = lab.arrive(1, 1, spawn=held)
+    launcher = lab.launcher(context)
+    launcher.obeys = None
+    lab.clock.after(10, lambda: terminate(context))
+    assert Session(context, quiet, lambda _order: None).run().cause is StopCause.TERMINATED
+    assert held.names == ["say why it stops"]
+    assert launcher.said == ["stop", "kill"]
+
+
 def test_a_lease_that_is_written_late_but_in_time_fences_nobody(
     lab: Lab, peer: TaskContext, launcher: FakeLauncher
 ) -> None:

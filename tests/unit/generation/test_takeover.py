@@ -107,6 +107,33 @@ def test_a_living_task_gets_the_time_to_leave_and_is_cancelled_after_it(
     assert lab.states(1)[1] == "RUNNING"
 
 
+def test_while_others_only_have_to_leave_the_controller_is_not_asked(
+    lab: Lab, task_zero: TaskContext, winner: TaskContext
+) -> None:
+    lab.slurm.cancel(["1"], pending_only=True)
+    lab.slurm.lose_node("n1")
+    freeze(task_zero)
+    other = lab.arrive(1, 2)
+    lab.clock.after(9, lambda: other.board.leave("closed"))
+    began = lab.clock.monotonic()
+    clear_generation(winner, Outcome.LEASE_LOST, winner=True)
+    assert 9 <= lab.clock.monotonic() - began <= 12
+    assert len(lab.slurm.asked("queue")) <= 4
+    assert winner.board.cleared()
+
+
+def test_a_task_zero_that_nobody_reaches_gets_its_last_steps_and_is_then_taken(
+    lab: Lab, task_zero: TaskContext, winner: TaskContext
+) -> None:
+    lab.slurm.cancel(["1"], pending_only=True)
+    lab.slurm.finish("1_2")
+    lab.clock.after(12, lambda: task_zero.board.leave("closed"))
+    began = lab.clock.monotonic()
+    clear_generation(winner, Outcome.RENDEZVOUS_LOST, winner=True)
+    assert 15 <= lab.clock.monotonic() - began <= 25
+    assert lab.states(1)[0] == "CANCELLED"
+
+
 def test_who_leaves_in_time_is_not_cancelled(lab: Lab, task_zero: TaskContext, winner: TaskContext) -> None:
     winner.board.leave("closed")
     lab.clock.after(8, lambda: (task_zero.board.leave("closed"), lab.slurm.finish("1_0", 75)))

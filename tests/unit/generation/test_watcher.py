@@ -232,6 +232,38 @@ def test_time_since_the_lease_was_written_grows_while_writing_fails(lab: Lab, co
     assert writer.seconds_since_written() == 3.0
 
 
+def test_a_lease_is_as_old_as_the_begin_of_its_write(lab: Lab, context: TaskContext) -> None:
+    class Slow:
+        """The name moves at once, and then the server takes its time."""
+
+        def write_lease(self, counter: int, interval: float, phase: str) -> None:
+            context.board.write_lease(counter, interval, phase)
+            lab.clock.advance(12)
+
+    writer = LeaseWriter(cast(Any, Slow()), context.clock, 5.0)
+    writer._write()
+    assert writer.seconds_since_written() == 12.0
+
+
+def test_a_reader_that_was_blind_suspects_nobody_before_it_has_watched_anew(lab: Lab, context: TaskContext) -> None:
+    peer = lab.arrive(1, 2)
+    watcher = BoardWatcher(context.board, context.chain, lab.clock, 1.0, all_leases=True)
+    freeze(peer)
+    for _ in range(20):
+        lab.clock.advance(1)
+        view = watcher.read().leases[2]
+    assert view.suspect_seconds == view.still_seconds >= 15
+    lab.clock.advance(90)
+    view = watcher.read().leases[2]
+    # What stood still did stand still, which a later generation may count on.
+    assert view.still_seconds >= 105
+    assert view.suspect_seconds == 0.0
+    for _ in range(31):
+        lab.clock.advance(1)
+        view = watcher.read().leases[2]
+    assert view.suspect_seconds >= 30
+
+
 @pytest.mark.parametrize(
     ("task", "total", "seconds"), [(0, 1000, 5.0), (1, 5, 5.0), (1, 100, 5.0), (1, 200, 10.0), (999, 1000, 50.0)]
 )

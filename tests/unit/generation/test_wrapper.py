@@ -329,6 +329,21 @@ def test_a_lease_of_run_task_that_stands_still_stops_it_and_one_that_beats_does_
     assert "lease of run-task" in (node.path / "wrapper.log").read_text()
 
 
+def test_a_lease_that_stands_still_stops_nothing_while_run_task_excuses_it(node: Node) -> None:
+    node.thresholds = Thresholds(control_poll=0.05, drain=0.5, self_fence=1.0)
+    node.beat(0.05)
+    process = node.launch("say('up'); wait()")
+    node.hear("up")
+    node.hush()
+    # A lease that beats so fast is fenced after self_fence and the slack, 1.5 s.
+    for _ in range(16):
+        node.say(b"excused\n")
+        time.sleep(0.25)
+        assert process.poll() is None, (node.path / "wrapper.log").read_text()
+    assert node.wait() == 143
+    assert "has not been seen to move" in (node.path / "wrapper.log").read_text()
+
+
 def test_a_generation_that_was_closed_before_the_start_gets_no_launcher(node: Node) -> None:
     node.board.close(Outcome.LEASE_LOST, exit_code=None, evidence=("dead",), leases={})
     node.launch("say('launcher', os.getpid())")

@@ -1,0 +1,96 @@
+"""A host that nobody reaches while its lease goes on: who says so, and how many it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from nvrx_chain.generation.context import TaskContext
+from nvrx_chain.generation.silence import SILENT_SECONDS, HostSilence, out_of_reach
+from nvrx_chain.generation.watcher import LeaseView, Snapshot
+from nvrx_chain.records.control import Silence
+from tests.fakes.generation_lab import HeldWork, Lab, freeze, read
+
+TIMEOUT = 30.0
+
+
+def seen(
+    joined: tuple[int, ...], silenced: tuple[int, ...], still: float = 1.0, left: tuple[int, ...] = ()
+) -> Snapshot:
+    lease = LeaseView(counter=9, still_seconds=still, interval_seconds=5.0)
+    return Snapshot(taken_at=0.0, leases={0: lease}, joined=joined, left=left, silenced=silenced)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "train", "closed"),
+    [
+        (seen((0, 1), (1,)), 2, True),
+        (seen((0, 1, 2), (1, 2)), 2, True),
+        (seen((0, 1, 2), (2,)), 2, False),
+        (seen((0, 1, 2), (1,)), 2, False),
+        (seen((0, 1, 2), (1,), left=(2,)), 2, True),
+        (seen((0, 1, 2), (2,), left=(2,)), 2, False),
+        (seen((0, 1), (1,), still=15.0), 2, False),
+        (seen(tuple(range(65)), tuple(range(1, 33))), 64, False),
+        (seen(tuple(range(65)), tuple(range(1, 34))), 64, True),
+        (seen((0, 1, 2, 3), (1, 2)), 8, False),
+    ],
+)
+def test_it_takes_a_majority_of_the_peers_and_half_of_the_training_tasks(
+    snapshot: Snapshot, train: int, closed: bool
+) -> None:
+    assert (out_of_reach(snapshot, train, TIMEOUT) is not None) is closed
+
+
+class SilentLink:
+    seconds = 0.0
+
+    def excused_seconds(self) -> float:
+        return float("inf")
+
+    def host_silent_seconds(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def peer(lab: Lab) -> TaskContext:
+    lab.arrive(1, 0)
+    return dataclasses.replace(lab.arrive(1, 1), link=SilentLink())
+
+
+def says(lab: Lab) -> bool | None:
+    path = lab.directory(1).silence(1)
+    return read(path, Silence).silent if path.exists() else None
+
+
+def test_a_peer_says_when_the_host_falls_silent_and_when_it_answers_again(lab: Lab, peer: TaskContext) -> None:
+    silence = HostSilence(peer)
+    for seconds, said in ((0.0, None), (SILENT_SECONDS, None), (SILENT_SECONDS + 1, True), (40.0, True), (0.0, False)):
+        peer.link.seconds = seconds  # type: ignore[attr-defined]
+        for _ in range(2):
+            silence.tick(peer.watcher.latest())
+        assert says(lab) is said
+        assert peer.watcher.latest().silenced == ((1,) if said else ())
+
+
+def test_of_a_host_whose_lease_stands_still_nothing_is_said(lab: Lab, peer: TaskContext) -> None:
+    host = lab.context(1, 0)
+    freeze(host)
+    silence = HostSilence(peer)
+    peer.link.seconds = 60.0  # type: ignore[attr-defined]
+    silence.tick(seen((0, 1), (), still=TIMEOUT / 2))
+    assert says(lab) is None
+
+
+def test_a_directory_that_hangs_does_not_hold_the_loop(lab: Lab) -> None:
+    lab.arrive(1, 0)
+    held = HeldWork()
+    peer = dataclasses.replace(lab.arrive(1, 1, spawn=held), link=SilentLink())
+    peer.link.seconds = 60.0  # type: ignore[attr-defined]
+    silence = HostSilence(peer)
+    for _ in range(5):
+        silence.tick(peer.watcher.latest())
+    assert held.names == ["say that task 0 is silent"]
+    held.release()
+    assert says(lab) is True
