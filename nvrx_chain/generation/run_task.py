@@ -80,16 +80,28 @@ def _live(context: TaskContext) -> ExitCode:
         context.watcher.stop()
 
 
+def read_own_manifest(directory: RunDirectory) -> ChainManifest:
+    """The manifest, if it is that of this very user. Raises RecordError.
+
+    Whoever may write where the run directory lies can put another one in its place, with commands in its manifest.
+    """
+    uid = os.geteuid()
+    manifest = read_manifest(directory, owner_uid=uid)
+    if manifest.uid != uid:
+        raise RecordError(f"reading the chain: it is that of uid {manifest.uid}, and this job runs as uid {uid}")
+    return manifest
+
+
 def build_context(
     run_dir: Path, environ: Mapping[str, str], clock: Clock, client: SlurmClient, signals: SignalFlags
 ) -> TaskContext:
     """The context of this array task. Makes the generation's directories."""
     directory = RunDirectory(run_dir)
-    manifest = read_manifest(directory)
+    manifest = read_own_manifest(directory)
     identity = read_identity(environ)
-    board = Board(directory.generation(identity.array_job_id), identity, clock)
+    board = Board(directory.generation(identity.array_job_id), identity, clock, manifest.uid)
     board.prepare()
-    chain = ChainFiles(directory, manifest.chain_id)
+    chain = ChainFiles(directory, manifest.chain_id, manifest.uid)
     total = manifest.shape.total
     interval = lease_interval_seconds(manifest.thresholds.lease_interval, identity.array_task_id, total)
     poll = manifest.thresholds.control_poll * (2 if total > CROWD else 1)
@@ -127,9 +139,9 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
     """Run the launcher of this node to its end; returns its exit code (128+n for a signal)."""
     clock = SystemClock()
     directory = RunDirectory(run_dir)
-    manifest = read_manifest(directory)
+    manifest = read_own_manifest(directory)
     identity = read_identity(environ)
-    board = Board(directory.generation(identity.array_job_id), identity, clock)
+    board = Board(directory.generation(identity.array_job_id), identity, clock, manifest.uid)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     rendezvous = await_rendezvous(board, clock)
     node = environ.get("SLURMD_NODENAME") or identity.host

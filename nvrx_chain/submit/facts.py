@@ -73,7 +73,7 @@ class SubmitFacts:
 
 def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: int, probe: bool) -> SubmitFacts:
     """Look at everything once. Raises RecordError when the run directory holds a record that cannot be read."""
-    directory = read_directory(config.run)
+    directory = read_directory(config.run, owner_uid=uid)
     cluster = client.config()
     partitions = _unless(cluster, client.partitions)
     queue = _unless(cluster, lambda: client.queue(user))
