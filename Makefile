@@ -6,7 +6,7 @@ BIN := .venv/bin
 ALONE := $(wildcard tests/integration/test_limits_*.py) tests/integration/test_demo.py
 APART := $(filter-out $(ALONE),$(wildcard tests/integration/test_*.py))
 
-.PHONY: setup demo lint types test unit integration test-all soak bench clean
+.PHONY: setup demo lint types test unit integration test-all soak bench compat clean
 
 setup:
 	@scripts/setup.sh
@@ -36,6 +36,11 @@ test-all: setup
 bench: setup
 	@$(BIN)/python -m tests.bench
 	@$(BIN)/python -m tests.watch_bench
+
+# The demo on other versions of Slurm, in Debian trees that debootstrap makes from apt's own mirror.
+compat: setup
+	@command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -qqy --no-install-recommends debootstrap; }
+	@$(BIN)/python -m tests.compat $(COMPAT)
 
 soak: setup
 	@$(BIN)/python -m tests.soak

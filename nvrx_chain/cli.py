@@ -7,6 +7,7 @@ run-task start fast and never import torch.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,8 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point. An NvrxError becomes one line on standard error and its documented exit code."""
+    # Records, logs and what a job inherits through sbatch: nobody else may write what the tasks of a chain believe.
+    os.umask(os.umask(0o077) | 0o022)
     try:
         cli.main(prog_name="nvrx-chain", standalone_mode=True)
     except NvrxError as error:

@@ -215,6 +215,8 @@ def _mend_descriptors() -> None:
 def main() -> None:
     """Entry point. Bad usage is 64, since 2 means a critical finding; what could not be looked at is 1."""
     _mend_descriptors()
+    # Nobody else may write what a watcher remembers or acts on.
+    os.umask(os.umask(0o077) | 0o022)
     # One pass ends before garbage could matter, and starting is half of it; a daemon switches the collector on again.
     gc.disable()
     try:

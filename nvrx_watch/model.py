@@ -79,7 +79,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a pass is about. `key` is stable over the life of the chain: it stands in state files and alert keys.
 
     `manifest` is None for a chain that nvrx-chain did not submit; then `chain_id` is None too, and its jobs are known
-    by name and user only. `uid` None: the user is not known on this machine.
+    by name and user only. `uid` None: the user is not known on this machine. `is_user_shown`: the user database gives
+    the name of the user to the owner of the files.
     """
 
     key: str
@@ -91,6 +92,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     run_directory: Path | None = None
     manifest: ChainManifest | None = None
     max_restarts: int | None = None
+    is_user_shown: bool = True
 
     @property
     def is_ours(self) -> bool:

@@ -19,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.verifypage import write_scenarios
+
 ROOT = Path(__file__).parents[1]
 STATE = ROOT / "out" / "verify.json"
-REPORT = ROOT / "docs" / "verification.md"
 PRODUCT = ("nvrx_chain", "sbatch_templates", "pyproject.toml")
 WATCHER = "nvrx_watch"  # counts for the scenarios that run it; nvrx_chain imports nothing of it
 ALONE = ("tests/integration/test_limits_", "tests/integration/test_demo.py")  # measured against a bound in seconds
@@ -203,7 +204,7 @@ def write_report(tallies: dict[str, Tally]) -> None:
         for name, tally in sorted(tallies.items())
         if tally.seconds
     ]
-    REPORT.write_text(HEADER + "\n".join(rows) + "\n")
+    write_scenarios(HEADER + "\n".join(rows) + "\n")
 
 
 if __name__ == "__main__":

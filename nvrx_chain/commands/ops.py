@@ -27,6 +27,7 @@ from nvrx_chain.ops.chain import Operator, require_own
 from nvrx_chain.ops.ending import EndingReport, ask_before_ending, end_after_current, render_ending
 from nvrx_chain.ops.hold import hold_chain, release_chain, render_hold
 from nvrx_chain.ops.logs import Emit, Follower, LogRequest, choose_logs, print_tail
+from nvrx_chain.ops.operator import FLAG, act_for_owner
 from nvrx_chain.ops.resolve import Resolved, resolve_chain
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
 from nvrx_chain.ops.survey import survey_chain
@@ -80,6 +81,11 @@ _timeout_option = click.option(
 )
 
 
+_operator_option = click.option(
+    FLAG, "as_operator", is_flag=True, help="As root: act on the chain of another user, with that user's rights."
+)
+
+
 @click.command()
 @chain_options
 @json_option
@@ -106,6 +112,7 @@ def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
 @click.option("--reason", metavar="TEXT", help="Why, for the record.")
 @click.option("--after-current", is_flag=True, help="Let the running generation train to its end; it is the last one.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_operator_option
 @_timeout_option
 @json_option
 def cancel(
@@ -114,6 +121,7 @@ def cancel(
     reason: str | None,
     after_current: bool,
     yes: bool,
+    as_operator: bool,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -123,6 +131,7 @@ def cancel(
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
+    desk = act_for_owner(found.chain, desk) if as_operator else desk
     require_own(found.chain, desk.operator)
     if desk.is_interactive and not yes:
         click.confirm((ask_before_ending if after_current else ask_before_cancel)(found.chain), abort=True, err=True)
@@ -139,15 +148,19 @@ def _render_stop(report: CancelReport | EndingReport) -> str:
 @click.command()
 @chain_options
 @click.option("--reason", metavar="TEXT", help="Why, for the record and for `status`.")
+@_operator_option
 @_timeout_option
 @json_option
-def hold(chain: str | None, run_dir: Path | None, reason: str | None, timeout: float, as_json: bool) -> None:
+def hold(
+    chain: str | None, run_dir: Path | None, reason: str | None, as_operator: bool, timeout: float, as_json: bool
+) -> None:
     """Keep the queued generations from starting. The running one goes on.
 
     CHAIN is a run directory or a job id in any form. Ends with 1 when a queued generation is not shown as held.
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
+    desk = act_for_owner(found.chain, desk) if as_operator else desk
     with Progress("holding, until the queue shows it", quiet=as_json):
         report = hold_chain(found.chain, desk, why=reason, seconds=timeout)
     finish(report, as_json, render_hold)
@@ -155,15 +168,17 @@ def hold(chain: str | None, run_dir: Path | None, reason: str | None, timeout: f
 
 @click.command()
 @chain_options
+@_operator_option
 @_timeout_option
 @json_option
-def release(chain: str | None, run_dir: Path | None, timeout: float, as_json: bool) -> None:
+def release(chain: str | None, run_dir: Path | None, as_operator: bool, timeout: float, as_json: bool) -> None:
     """Let a held chain go on.
 
     CHAIN is a run directory or a job id in any form. Ends with 1 when a generation is still held.
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
+    desk = act_for_owner(found.chain, desk) if as_operator else desk
     with Progress("releasing, until the queue shows it", quiet=as_json):
         report = release_chain(found.chain, desk, seconds=timeout)
     finish(report, as_json, render_hold)

@@ -6,6 +6,7 @@ A file that is absent, unreadable or of another generation is no statement. Touc
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,15 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=control.ControlRecord)
 
+DIRECTORY_MODE = 0o755
+
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Reads and writes the control files of `directory` on behalf of `identity`."""
+    """Reads and writes the control files of `directory` on behalf of `identity`.
+
+    `owner_uid`: files and directories of anybody but that user and root are not believed; None where nobody asks.
+    """
 
     directory: GenerationDirectory
     identity: TaskIdentity
@@ -34,12 +40,19 @@ class Board:
     owner_uid: int | None = field(default=None)
 
     def prepare(self) -> None:
-        """Make the directories of the generation. Every task does; the first one wins."""
-        for path in (self.directory.control, self.directory.logs, self.directory.cycle_infos):
+        """Make the directories of the generation. Every task does; the first one wins.
+
+        Raises RecordError, also for one that is a link or somebody else's: what is written would land elsewhere.
+        """
+        own = self.directory
+        for path in (own.path.parent, own.path, own.control, own.logs, own.cycle_infos):
             try:
-                path.mkdir(parents=True, exist_ok=True)
+                path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+                status = path.lstat()
             except OSError as error:
                 raise RecordError(f"making {path}: {error.strerror or error}", part=path.name) from error
+            if not stat.S_ISDIR(status.st_mode) or self.owner_uid not in (None, status.st_uid):
+                raise RecordError(f"making {path}: it is there and is no directory of ours", part=path.name)
 
     # Reading
 

@@ -113,7 +113,10 @@ class Fence:
                 return jobs
             context = self._context
             self._boards = {
-                job: Board(context.chain.directory.generation(job), context.identity, context.clock) for job in jobs
+                job: Board(
+                    context.chain.directory.generation(job), context.identity, context.clock, context.board.owner_uid
+                )
+                for job in jobs
             }
         return self._boards
 

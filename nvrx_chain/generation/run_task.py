@@ -59,7 +59,7 @@ def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
     signals = SignalFlags()
     signals.install()
     clock = SystemClock()
-    programs = find_programs(environ, read_private(read_manifest(RunDirectory(run_dir))))
+    programs = find_programs(environ, read_private(read_own_manifest(RunDirectory(run_dir))))
     srun = programs.pop("srun", "srun")
     client = CommandLineClient(environ=environ, clock=clock, programs=programs)
     context = build_context(run_dir, environ, clock, client, signals, srun=srun)
@@ -115,6 +115,18 @@ def _build_link(watcher: BoardWatcher, clock: Clock, task: int, total: int) -> L
     return PeerLink(clock, task, word_interval_seconds(total), find_host=find_host, read_age=read_age)
 
 
+def read_own_manifest(directory: RunDirectory) -> ChainManifest:
+    """The manifest, if it is that of this very user. Raises RecordError.
+
+    Whoever may write where the run directory lies can put another one in its place, with commands in its manifest.
+    """
+    uid = os.geteuid()
+    manifest = read_manifest(directory, owner_uid=uid)
+    if manifest.uid != uid:
+        raise RecordError(f"reading the chain: it is that of uid {manifest.uid}, and this job runs as uid {uid}")
+    return manifest
+
+
 def build_context(
     run_dir: Path,
     environ: Mapping[str, str],
@@ -126,11 +138,11 @@ def build_context(
 ) -> TaskContext:
     """The context of this array task. Makes the generation's directories."""
     directory = RunDirectory(run_dir)
-    manifest = read_manifest(directory)
+    manifest = read_own_manifest(directory)
     identity = read_identity(environ)
-    board = Board(directory.generation(identity.array_job_id), identity, clock)
+    board = Board(directory.generation(identity.array_job_id), identity, clock, manifest.uid)
     board.prepare()
-    chain = ChainFiles(directory, manifest.chain_id)
+    chain = ChainFiles(directory, manifest.chain_id, manifest.uid)
     total = manifest.shape.total
     interval = lease_interval_seconds(manifest.thresholds.lease_interval, identity.array_task_id, total)
     poll = manifest.thresholds.control_poll * (2 if total > CROWD else 1)
@@ -176,11 +188,11 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
     """Run the launcher of this node to its end; returns its exit code (128+n for a signal)."""
     clock = SystemClock()
     directory = RunDirectory(run_dir)
-    manifest = read_manifest(directory)
+    manifest = read_own_manifest(directory)
     private = read_private(manifest)
     manifest = with_private_words(manifest, private)
     identity = read_identity(environ)
-    board = Board(directory.generation(identity.array_job_id), identity, clock)
+    board = Board(directory.generation(identity.array_job_id), identity, clock, manifest.uid)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     rendezvous = await_rendezvous(board, clock)
     node = environ.get("SLURMD_NODENAME") or identity.host

@@ -9,6 +9,10 @@ from nvrx_chain.launchers.seats import LaunchPlan
 _SOURCE = """\
 prologue=$1
 shift
+if [ -e "$prologue" ] && { [ -L "$prologue" ] || [ ! -O "$prologue" ]; }; then
+  printf 'the prologue %s is not a file of this user, the launcher is not started\\n' "$prologue" >&2
+  exit 1
+fi
 . "$prologue" || {
   code=$?
   printf 'the prologue %s ended with %s, the launcher is not started\\n' "$prologue" "$code" >&2

@@ -85,7 +85,7 @@ def _decide(chain: OpenChain, desk: Desk, why: str | None) -> tuple[ChainOutcome
         verdict=Verdict.CANCELLED,
         array_job_id=None,
         by=desk.operator.signature,
-        why=why or "cancelled by its user",
+        why=why or f"cancelled by {desk.operator.role}",
         evidence=(),
         decided_at=format_time(desk.clock.now()),
     )

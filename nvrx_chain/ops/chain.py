@@ -26,16 +26,22 @@ from nvrx_chain.slurm.model import QueueReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Who types the command, and where."""
+    """As whom the command acts, and where. `on_behalf`: who typed it, when that is somebody else (see operator.py)."""
 
     user: str
     uid: int
     host: str
+    on_behalf: str | None = None
 
     @property
     def signature(self) -> str:
         """How a record names this person."""
-        return f"{self.user} on {self.host}"
+        return f"{self.on_behalf or self.user} on {self.host}"
+
+    @property
+    def role(self) -> str:
+        """What this person is to the chain."""
+        return "its user" if self.on_behalf is None else "an operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +109,12 @@ def open_run_directory(path: Path) -> OpenChain:
 def require_own(chain: OpenChain, operator: Operator) -> None:
     """Raise IdentityError unless the operator may act on the chain from this directory."""
     manifest = chain.manifest
-    if operator.uid != manifest.uid:
+    # By name as well: a manifest of one's own can name jobs of another.
+    if (operator.uid, operator.user) != (manifest.uid, manifest.user):
         raise IdentityError(
             f"acting on chain {manifest.job_name}",
             part=f"it belongs to {manifest.user}, and this is {operator.user}",
-            hint="acting on other users' jobs is refused",
+            hint=f"refused; it is for {manifest.user}, and for root with --act-as-operator of cancel, hold and release",
         )
     recorded = Path(manifest.run_directory)
     try:

@@ -66,7 +66,7 @@ def hold_chain(
         hold = Hold(
             chain_id=chain.manifest.chain_id,
             by=desk.operator.signature,
-            why=why or "held by its user",
+            why=why or f"held by {desk.operator.role}",
             held_at=format_time(desk.clock.now()),
             array_job_ids=queued,
         )

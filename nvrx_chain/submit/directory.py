@@ -23,10 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryState:
-    """A reading of a run directory. Submissions are by sequence; `exists` False means that it will be made."""
+    """A reading of a run directory. Submissions are by sequence; `exists` False means that it will be made.
+
+    `open_to`: who may write in it besides its owner, None for nobody.
+    """
 
     exists: bool = False
     owner_uid: int | None = None
+    open_to: str | None = None
     manifest: ChainManifest | None = None
     outcome: ChainOutcome | None = None
     intents: Mapping[int, SubmissionIntent] = field(default_factory=dict)
@@ -59,12 +63,19 @@ def read_directory(run: RunDirectory, *, owner_uid: int | None = None) -> Direct
     return DirectoryState(
         exists=True,
         owner_uid=status.st_uid,
+        open_to=_open_to(status.st_mode),
         manifest=manifest,
         outcome=_trusted(read_record(run.outcome, ChainOutcome, owner_uid=owner_uid)),
         intents=intents,
         ids=ids,
         unrecorded_generations=_unrecorded_generations(run, manifest, ids, owner_uid),
     )
+
+
+def _open_to(mode: int) -> str | None:
+    if mode & stat.S_IWOTH:
+        return "everybody"
+    return "its group" if mode & stat.S_IWGRP else None
 
 
 def _read_submissions(

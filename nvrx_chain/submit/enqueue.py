@@ -190,7 +190,7 @@ class Enqueuer:
         path = self.plan.run.submission_id(generation.sequence)
         if write_first(path, encode_record(submission)):
             return submission
-        present = read_record(path, SubmissionId)
+        present = read_record(path, SubmissionId, owner_uid=self.plan.manifest.uid)
         # Another call may have found the very job in the queue before its id was on record, and adopted it.
         if isinstance(present, SubmissionId) and present.array_job_id == submission.array_job_id:
             return present

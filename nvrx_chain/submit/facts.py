@@ -47,7 +47,7 @@ class SubmitFacts:
 
 def gather_facts(config: ChainConfig, client: SlurmClient, *, user: str, uid: int, probe: bool) -> SubmitFacts:
     """Look at everything once. Raises RecordError when the run directory holds a record that cannot be read."""
-    directory = read_directory(config.run)
+    directory = read_directory(config.run, owner_uid=uid)
     # Started first: an interpreter takes as long to start as Slurm to answer all that follows.
     probes = start_probes(config) if probe else None
     cluster = client.config()

@@ -68,10 +68,15 @@ def check_segment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
 
 
 def check_run_directory(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
-    """Every node must see the run directory, and its files must be ours."""
+    """Every node must see the run directory, and its files must be ours to keep."""
     owner = facts.directory.owner_uid
     if owner is not None and owner != facts.uid:
         yield error(f"the run directory {config.run_directory} belongs to uid {owner}", "choose another --run-dir")
+    if facts.directory.open_to is not None:
+        yield warning(
+            f"{facts.directory.open_to} may write in the run directory {config.run_directory}",
+            "nobody's files but yours are believed there, and yours can be taken away: chmod go-w",
+        )
     found = facts.file_system
     if isinstance(found, Unobserved):
         yield note(f"the file system of the run directory was not checked: {found.reason}")

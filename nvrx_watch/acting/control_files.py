@@ -6,9 +6,9 @@ through a link: whoever owns the directory could otherwise steer root's pen.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,9 +81,10 @@ class ControlFiles(msgspec.Struct, frozen=True, kw_only=True):
         """Write `closed.json` unless it is there; True when this call won. Raises RecordError."""
 
         def write() -> bool:
-            for path in (self.directory.path.parent, self.directory.path, self.directory.control):
-                _require_real(path, self.owner_uid)
-            return write_first(self.directory.closed, encode_record(record))
+            run, own = self.directory.path.parent.parent, self.directory
+            names = (own.path.parent.name, own.path.name, own.control.name)
+            with pinned(run, names, self.owner_uid) as control:
+                return write_first(control / own.closed.name, encode_record(record))
 
         return self._call(write)
 
@@ -124,13 +125,12 @@ def decide_chain(subject: Subject, outcome: ChainOutcome, bounded: Bounded) -> b
     run, manifest = subject.run_directory, subject.manifest
     if run is None or manifest is None:
         return Unobserved("the chain has no run directory")
-    files = ChainFiles(RunDirectory(run), manifest.chain_id, manifest.uid)
 
     def write() -> bool:
         if not _is_same_directory(run, Path(manifest.run_directory)):
             raise RecordError("writing the verdict", part=f"{run} is not shown to be the run directory in use")
-        _require_real(run, manifest.uid)
-        return files.decide(outcome)
+        with pinned(run, (), manifest.uid) as held:
+            return ChainFiles(RunDirectory(held), manifest.chain_id, manifest.uid).decide(outcome)
 
     return bounded.call(write)
 
@@ -174,10 +174,39 @@ def _is_same_directory(one: Path, other: Path) -> bool:
         return False
 
 
-def _require_real(path: Path, owner_uid: int) -> None:
+@contextlib.contextmanager
+def pinned(run: Path, names: Sequence[str], owner_uid: int) -> Iterator[Path]:
+    """A directory below a run directory, held open: what is written goes there whatever becomes of its names.
+
+    The run directory may be named through a link. Raises RecordError when one below it is one, or when any is no
+    directory of the chain's user.
+    """
+    path, descriptor = run, -1
     try:
-        status = os.lstat(path)
+        descriptor = _step(run, None, owner_uid)
+        for name in names:
+            path, outer = path / name, descriptor
+            try:
+                descriptor = _step(name, outer, owner_uid)
+            finally:
+                if descriptor != outer:
+                    os.close(outer)
+        yield Path(f"/proc/self/fd/{descriptor}")
     except (OSError, ValueError) as error:
         raise RecordError(f"writing below {path}", part=str(error)) from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (owner_uid, 0):
-        raise RecordError(f"writing below {path}", part="it is not a directory of the chain's user")
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _step(name: str | Path, outer: int | None, owner_uid: int) -> int:
+    """One directory deeper. Raises OSError.
+
+    Root's own are not taken either: links of a user lead there.
+    """
+    follow = 0 if outer is None else os.O_NOFOLLOW
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | follow, dir_fd=outer)
+    if os.fstat(descriptor).st_uid == owner_uid:
+        return descriptor
+    os.close(descriptor)
+    raise PermissionError(f"{name} is not a directory of the chain's user")

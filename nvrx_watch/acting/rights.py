@@ -40,6 +40,11 @@ def forbid(request: ActionRequest, snapshot: Snapshot, rights: Rights) -> Deed |
         return failed(f"this pass could not see everything: {blind}")
     if subject.key.startswith("directory:"):
         return refused("only the directory was named, and its jobs are known by a guess: name it by a job id")
+    if not (owns(subject, rights) or subject.is_user_shown):
+        # A forged manifest names whose jobs it likes; only the user database tells whether its owner is that user.
+        return refused(
+            f"the user database here does not know {plain(subject.user)}: whose files these are is not shown"
+        )
     return _mismatch(subject)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from nvrx_chain.errors import IdentityError, RecordError
 from nvrx_chain.records.chain import ChainFiles, open_chain
@@ -37,6 +38,7 @@ class OwnChain(msgspec.Struct, frozen=True, kw_only=True):
 
     files: ChainFiles
     manifest: ChainManifest
+    is_user_shown: bool = True
 
     @property
     def path(self) -> Path:
@@ -59,6 +61,7 @@ class OwnChain(msgspec.Struct, frozen=True, kw_only=True):
                 run_directory=self.path,
                 manifest=manifest,
                 max_restarts=manifest.launcher.max_restarts,
+                is_user_shown=self.is_user_shown,
             ),
             layout=OwnLayout(run_directory=self.path, chain_id=manifest.chain_id, owner_uid=manifest.uid),
             asked_job_id=asked_job_id,
@@ -92,7 +95,7 @@ def open_own(directory: Path, find_account: FindAccount) -> OwnChain:
     manifest = chain.manifest
     if (manifest.chain_id, manifest.uid, manifest.user) != (claimed.chain_id, claimed.uid, claimed.user):
         raise RecordError(what, part="its manifest changed while it was read", hint="try again")
-    return chain
+    return replace(chain, is_user_shown=account is not None)
 
 
 def _open(directory: Path, owner_uid: int | None) -> OwnChain:

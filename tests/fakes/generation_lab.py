@@ -5,6 +5,7 @@ Nothing runs by itself: leases beat and launchers end as the clock moves on, and
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -207,7 +208,7 @@ class Lab:
             chain_id=CHAIN_ID,
             job_name=JOB_NAME,
             user=USER,
-            uid=1001,
+            uid=os.geteuid(),
             cluster=None,
             run_directory=str(self.run.path),
             submitted_at=format_time(self.clock.now()),

@@ -22,7 +22,8 @@ from nvrx_chain.slurm.parse.values import (
 from nvrx_chain.slurm.states import JobState, parse_job_state
 
 _RECORD_START = re.compile(r"JobId=\d+ ", re.ASCII)
-_HEAD = re.compile(r"(?P<keys>JobId=\d.*?) JobName=(?P<name>.*)", re.ASCII | re.DOTALL)
+# Later builds of 26.05 put their own id of the job behind its name.
+_HEAD = re.compile(r"(?P<keys>JobId=\d.*?) JobName=(?P<name>.*?)(?: SLUID=\w*)?", re.ASCII | re.DOTALL)
 _OWNER = re.compile(r" UserId=(?P<user>[^()=]*)\((?P<uid>\d+)\) GroupId=(?P<group>[^()=]*\(\d+\)) MCS_label=", re.ASCII)
 _FIELD_START = re.compile(r"\s(?=[A-Z][\w/:.\[\]-]*=)", re.ASCII)
 # The free text after the part that Slurm writes, and the keys that stand between.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -107,6 +108,45 @@ def test_a_directory_that_cannot_be_made_is_an_error_with_its_path(lab: Lab, con
     board = Board(lab.directory(9), context.identity, lab.clock)
     with pytest.raises(RecordError, match="making"):
         board.prepare()
+
+
+@pytest.mark.parametrize("name", ["", "control", "logs", "cycle_infos"])
+def test_a_link_in_place_of_a_directory_is_not_written_through(
+    lab: Lab, context: TaskContext, tmp_path: Path, name: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    place = lab.run.generations / "9" / name
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(elsewhere)
+    board = Board(lab.directory(9), context.identity, lab.clock)
+    with pytest.raises(RecordError, match="no directory of ours"):
+        board.prepare()
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a directory away")
+def test_a_directory_of_somebody_else_is_not_used(lab: Lab, context: TaskContext) -> None:
+    lab.directory(9).control.mkdir(parents=True)
+    os.chown(lab.directory(9).control, 12345, -1)
+    board = Board(lab.directory(9), context.identity, lab.clock, os.geteuid())
+    with pytest.raises(RecordError, match="no directory of ours"):
+        board.prepare()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_nobody_else_may_write_what_a_task_writes(lab: Lab, context: TaskContext, umask: int) -> None:
+    board = Board(lab.directory(9), replace(context.identity, array_job_id=9), lab.clock)
+    before = os.umask(umask)
+    try:
+        board.prepare()
+        board.join()
+        board.close(Outcome.FAILED, exit_code=1, evidence=(), leases={})
+    finally:
+        os.umask(before)
+    made = [lab.run.generations / "9", *(lab.run.generations / "9").rglob("*")]
+    assert len(made) >= 6
+    assert not [path for path in made if path.stat().st_mode & 0o022]
 
 
 # The switches of the tests

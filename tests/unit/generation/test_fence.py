@@ -395,6 +395,19 @@ def test_a_predecessor_that_cannot_be_told_blocks_until_it_can(lab: Lab, success
     assert lab.closed(1) is not None
 
 
+def test_a_predecessor_whose_directory_is_a_link_blocks_and_nothing_is_written_through_it(
+    lab: Lab, successor: TaskContext, tmp_path: Path
+) -> None:
+    victim = tmp_path / "another chain's generation"
+    (victim / "control").mkdir(parents=True)
+    lab.arrive(1, 0)
+    own = lab.run.generations / "1"
+    own.rename(own.with_name("moved"))
+    own.symlink_to(victim)
+    assert "it could not be told that it is over" in Fence(successor).blockers()[0]
+    assert [path.name for path in victim.rglob("*")] == ["control"]
+
+
 def test_the_hook_switches_the_fence_off(lab: Lab, successor: TaskContext, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.arrive(1, 0)
     monkeypatch.setenv(VARIABLE, "no-fence")

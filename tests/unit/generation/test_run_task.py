@@ -7,17 +7,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from msgspec import structs
 
-from nvrx_chain.errors import ExitCode, RecordError, UsageError
+from nvrx_chain.errors import ExitCode, RecordError, Unobserved, UsageError
 from nvrx_chain.generation import rendezvous
 from nvrx_chain.generation.identity import read_boot_id, read_identity, read_process_start
 from nvrx_chain.generation.run_task import await_rendezvous, build_context
 from nvrx_chain.generation.signals import SignalFlags
-from nvrx_chain.records.files import list_names
+from nvrx_chain.records.files import encode_record, list_names, write_atomic
+from nvrx_chain.records.outcome import Outcome
 from tests.fakes.generation_lab import Lab, shape
 
 PATIENCE_SECONDS = 60.0
@@ -71,6 +74,34 @@ def test_a_small_array_watches_every_lease_and_a_peer_of_a_big_one_only_task_zer
         for index in (0, 1):
             (lab.directory(10).lease(index)).write_bytes(_lease(index))
         assert set(context.watcher.read().leases) == seen
+
+
+def test_a_manifest_that_names_another_user_is_not_run(lab: Lab) -> None:
+    write_atomic(lab.run.manifest, encode_record(structs.replace(lab.manifest, uid=4242)))
+    with pytest.raises(RecordError, match="that of uid 4242, and this job runs as uid"):
+        build_context(lab.run.path, ALLOCATION, lab.clock, lab.slurm, SignalFlags())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
+def test_a_manifest_that_somebody_else_put_there_is_not_run(lab: Lab) -> None:
+    os.chown(lab.run.manifest, 4242, 4242)
+    with pytest.raises(RecordError, match="belongs to uid 4242"):
+        build_context(lab.run.path, ALLOCATION, lab.clock, lab.slurm, SignalFlags())
+    assert not lab.directory(10).control.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
+def test_no_file_of_somebody_else_in_the_run_directory_is_believed(lab: Lab) -> None:
+    context = build_context(lab.run.path, ALLOCATION, lab.clock, lab.slurm, SignalFlags())
+    zero = replace(context.identity, array_task_id=0)
+    assert replace(context.board, identity=zero).close(Outcome.FAILED, exit_code=1, evidence=(), leases={})
+    lab.record(4, 10)
+    assert 10 in {known.array_job_id for known in context.chain.generations()}
+    assert context.watcher.read().closed is not None
+    for path in (lab.directory(10).closed, lab.run.submission_id(4)):
+        os.chown(path, 4242, 4242)
+    assert isinstance(context.board.closed(), Unobserved)
+    assert 10 not in {known.array_job_id for known in context.chain.generations()}
 
 
 def _lease(task: int) -> bytes:

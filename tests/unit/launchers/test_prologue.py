@@ -58,3 +58,22 @@ def test_a_prologue_that_is_gone_is_named(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "gone.sh" in done.stderr
+
+
+def test_a_prologue_that_is_a_link_is_not_sourced(tmp_path: Path) -> None:
+    (tmp_path / "real.sh").write_text("echo sourced\n")
+    (tmp_path / "link.sh").symlink_to("real.sh")
+    argv = behind_prologue(LaunchPlan(argv=("echo", "started"), environment={}), str(tmp_path / "link.sh")).argv
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is not a file of this user" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
+def test_a_prologue_that_somebody_else_put_there_is_not_sourced(tmp_path: Path) -> None:
+    script = tmp_path / "p.sh"
+    script.write_text("echo sourced\n")
+    os.chown(script, 4242, 4242)
+    argv = behind_prologue(LaunchPlan(argv=("echo", "started"), environment={}), str(script)).argv
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")

@@ -82,6 +82,40 @@ def test_its_closed_file_has_the_fields_of_the_record_and_no_others(tmp_path: Pa
     assert set(written) == set(Closed.__struct_fields__)
 
 
+@pytest.mark.parametrize("name", ["generations", "generations/77", "generations/77/control"])
+def test_the_safety_net_writes_through_no_link(tmp_path: Path, name: str) -> None:
+    script = make_script(tmp_path, LEFT_OPEN)
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "control").mkdir(parents=True)
+    place = script.run.path / name
+    if place.is_dir():
+        place.rmdir()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(elsewhere)
+    assert script.run_to_end()[0] == 5
+    assert not [path for path in elsewhere.rglob("*") if not path.is_dir()]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a directory away")
+def test_the_safety_net_writes_nothing_into_a_run_directory_of_somebody_else(tmp_path: Path) -> None:
+    script = make_script(tmp_path, LEFT_OPEN)
+    os.chown(script.run.path, 4242, 4242)
+    assert script.run_to_end()[0] == 5
+    assert script.closed() is None
+
+
+def test_what_the_safety_net_writes_is_nobody_elses_to_change_whatever_the_umask_was(tmp_path: Path) -> None:
+    script = make_script(tmp_path, "(here / 'umask').write_text(str(os.umask(0))); sys.exit(5)")
+    before = os.umask(0)
+    try:
+        script.run_to_end()
+    finally:
+        os.umask(before)
+    assert int((script.here / "umask").read_text()) == 0o022
+    generation = script.run.generation(77).path
+    assert not [path for path in (generation, *generation.rglob("*")) if path.stat().st_mode & 0o022]
+
+
 @pytest.mark.parametrize("task", ["1", "12"])
 def test_no_other_task_closes_anything(tmp_path: Path, task: str) -> None:
     script = make_script(tmp_path, LEFT_OPEN)

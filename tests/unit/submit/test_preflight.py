@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nvrx_chain.errors import PreflightError, Unobserved
+from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.slurm.model import QueueReading
 from nvrx_chain.submit.config import ChainConfig
-from nvrx_chain.submit.directory import DirectoryState
+from nvrx_chain.submit.directory import DirectoryState, read_directory
 from nvrx_chain.submit.facts import SubmitFacts
 from nvrx_chain.submit.interpreters import ModuleProbe
 from nvrx_chain.submit.mounts import FileSystem, Reach
@@ -108,6 +110,20 @@ def test_a_file_system_that_could_not_be_seen_is_a_note() -> None:
 def test_a_run_directory_of_somebody_else_is_an_error(owner: int) -> None:
     facts = make_facts(directory=DirectoryState(exists=True, owner_uid=owner))
     assert f"belongs to uid {owner}" in only(make_config(), facts)
+
+
+@pytest.mark.parametrize("who", ["everybody", "its group"])
+def test_a_run_directory_that_others_may_write_in_is_a_warning(who: str) -> None:
+    facts = make_facts(directory=DirectoryState(exists=True, owner_uid=make_facts().uid, open_to=who))
+    assert f"{who} may write in the run directory" in only(make_config(), facts, Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("mode", "who"), [(0o777, "everybody"), (0o1777, "everybody"), (0o775, "its group"), (0o755, None)]
+)
+def test_who_may_write_in_a_run_directory_is_read_from_its_mode(tmp_path: Path, mode: int, who: str | None) -> None:
+    tmp_path.chmod(mode)
+    assert read_directory(RunDirectory(tmp_path)).open_to == who
 
 
 @pytest.mark.parametrize("name", ["mine", "MINE", "Mine"])

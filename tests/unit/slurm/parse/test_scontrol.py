@@ -71,6 +71,12 @@ def test_a_job_that_is_no_array_is_its_own_task_0(version: str) -> None:
     assert (hog.array_job_id, hog.array_task_id, hog.user, hog.command) == (1, 0, "bob", "")
 
 
+def test_what_later_builds_of_26_05_print_behind_the_name_is_no_part_of_it() -> None:
+    details = parse_jobs(read_recorded("26.05.5", "sluid", "scontrol-show-job"))
+    assert {detail.name for detail in details} == {"a b"}
+    assert {detail.comment for detail in details} == {"nvrx-chain:c/1"}
+
+
 def test_a_name_with_a_newline_is_one_record() -> None:
     assert (odd(2).name, odd(2).user) == ("nl\nfoo", "root")
 

@@ -6,16 +6,18 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from nvrx_chain.clock import format_time
-from nvrx_chain.errors import SlurmAmbiguous, Unobserved
+from nvrx_chain.errors import RecordError, SlurmAmbiguous, Unobserved
 from nvrx_chain.records.control import Lease
+from nvrx_chain.records.files import write_first
 from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.slurm.states import JobState
-from nvrx_watch.acting.control_files import NO_TASK
+from nvrx_watch.acting.control_files import NO_TASK, pinned
 from nvrx_watch.acting.perform import perform
 from nvrx_watch.action_model import ActionReport, ActionState
 from nvrx_watch.detectors.registry import run_detectors
@@ -417,6 +419,30 @@ def test_nothing_is_written_through_a_link(scene: Scene) -> None:
     assert report.state is ActionState.FAILED
     assert not (elsewhere / "closed.json").exists()
     assert not scene.slurm.cancelled()
+
+
+def test_a_directory_that_is_swapped_for_a_link_between_look_and_write_steers_no_pen(tmp_path: Path) -> None:
+    control, elsewhere = tmp_path / "run" / "generations" / "11" / "control", tmp_path / "elsewhere"
+    control.mkdir(parents=True)
+    elsewhere.mkdir()
+    with pinned(tmp_path / "run", ("generations", "11", "control"), os.getuid()) as held:
+        control.rename(tmp_path / "moved")
+        control.symlink_to(elsewhere)
+        assert write_first(held / "closed.json", b"{}")
+    assert list(elsewhere.iterdir()) == []
+    assert (tmp_path / "moved" / "closed.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize("name", ["run", "run/generations", "run/generations/11", "run/generations/11/control"])
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a directory away")
+def test_no_directory_of_somebody_else_on_the_way_is_written_below(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run" / "generations" / "11" / "control").mkdir(parents=True)
+    os.chown(tmp_path / name, 4242, 4242)
+    with (
+        pytest.raises(RecordError, match="not a directory of the chain's user"),
+        pinned(tmp_path / "run", ("generations", "11", "control"), os.getuid()),
+    ):
+        pass
 
 
 def test_leases_can_be_handed_in(scene: Scene) -> None:

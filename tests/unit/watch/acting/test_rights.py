@@ -72,6 +72,16 @@ def test_the_owner_is_told_the_exact_command() -> None:
     assert shlex.split(command) == ["nvrx-chain", "hold", "--run-dir", str(build.RUN_DIRECTORY)]
 
 
+@pytest.mark.parametrize("kind", [ActionKind.CANCEL_PENDING, ActionKind.CANCEL_CHAIN, ActionKind.FENCE])
+def test_an_operator_does_nothing_for_a_user_whom_the_user_database_does_not_show(kind: ActionKind) -> None:
+    unknown = build.snapshot(subject=replace(build.subject(), is_user_shown=False))
+    deed = ask(kind, unknown, user="root", uid=0, as_operator=True)
+    assert deed is not None
+    assert deed.state is ActionState.REFUSED
+    assert "does not know" in deed.why
+    assert state(kind, unknown) is None
+
+
 def test_an_operator_may_cancel() -> None:
     for kind in (ActionKind.CANCEL_PENDING, ActionKind.CANCEL_CHAIN):
         assert state(kind, user="root", uid=0, as_operator=True) is None

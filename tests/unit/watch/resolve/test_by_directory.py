@@ -36,6 +36,12 @@ def test_a_manifest_in_the_name_of_a_user_with_another_uid_is_refused(chain: Cha
         resolve_run_directory(chain.run.path, find_account=lambda user: Account(uid=os.getuid() + 7, home="/"))
 
 
+@pytest.mark.parametrize("account", [None, Account(uid=os.getuid(), home="/")])
+def test_whether_the_user_database_shows_the_owner_is_told(chain: ChainOnDisk, account: Account | None) -> None:
+    watched = resolve_run_directory(chain.run.path, find_account=lambda user: account)
+    assert watched.subject.is_user_shown is (account is not None)
+
+
 def test_a_work_directory_of_nvrx_is_watched_without_a_manifest(tmp_path: Path) -> None:
     work = tmp_path / "w [1] & #"
     cycles = work / "nvrx" / "8" / "cycle_infos"
