@@ -176,8 +176,7 @@ def _has_second_link(temporary: Path) -> bool:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a new or renamed entry of a directory survive a crash (fsync(2) of the directory)."""
-    """Make the new name survive a crash of the server. Everybody sees it already, so a failure undoes nothing."""
+    """Make a new name survive a crash of the server. Everybody sees it already, so a failure undoes nothing."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -90,7 +90,7 @@ class CommandLineClient(SlurmClient):
         if parsed.junk and not parsed.tasks:
             return _unreadable("squeue", parsed.junk)
         _report_junk("squeue", parsed.junk)
-        return QueueReading(tasks=parsed.tasks, read_at=self._clock.now())
+        return QueueReading(tasks=parsed.tasks, read_at=self._clock.now(), unparsed=parsed.junk)
 
     def accounting(self, array_job_ids: Sequence[int], since: datetime) -> tuple[AccountedTask, ...] | Unobserved:
         if not array_job_ids:

@@ -45,10 +45,15 @@ class QueuedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReading:
-    """A squeue that answered. Ended tasks stay listed for MinJobAge; absence proves nothing by itself."""
+    """A queue that was shown. Ended tasks stay listed for MinJobAge; absence proves nothing by itself.
+
+    `unparsed`: what was shown and is no task that we understand; the reading may be partial. Of squeue it may also be
+    the rest of somebody's job name with a newline in it, so nothing is decided by it.
+    """
 
     tasks: tuple[QueuedTask, ...]
     read_at: datetime
+    unparsed: tuple[str, ...] = ()
 
     def of(self, array_job_id: int) -> tuple[QueuedTask, ...]:
         """The tasks of one array job, in the order of their index (unknown indices last)."""

@@ -84,7 +84,7 @@ class PySlurmClient(SlurmClient):
         _report_junk(converted.junk)
         # Records of which nobody can say whose they are come along.
         tasks = tuple(task for task in converted.tasks if user in (None, task.user))
-        return QueueReading(tasks=tasks, read_at=self._clock.now())
+        return QueueReading(tasks=tasks, read_at=self._clock.now(), unparsed=converted.junk)
 
     def accounting(self, array_job_ids: Sequence[int], since: datetime) -> tuple[AccountedTask, ...] | Unobserved:
         if not array_job_ids:

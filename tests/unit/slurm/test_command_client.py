@@ -119,6 +119,7 @@ def test_lines_that_are_no_row_are_reported_beside_the_rows(
         reading = client(programs).queue()
     assert not isinstance(reading, Unobserved)
     assert [task.spec for task in reading.tasks] == ["9_0"]
+    assert reading.unparsed == ("a banner",)
     assert "lines that are no record" in caplog.text
 
 

@@ -123,11 +123,20 @@ def test_records_that_cannot_be_read_are_no_empty_queue(desk: Desk) -> None:
     assert "none that can be read" in why(desk.client.queue())
 
 
+def test_one_record_that_cannot_be_read_makes_the_reading_partial(desk: Desk) -> None:
+    desk.world["jobs"]["4"]["array_id"] = "what"
+    reading = desk.client.queue("alice")
+    assert not isinstance(reading, Unobserved)
+    assert [len(reading.of(job)) for job in (1, 2)] == [4, 5]
+    (unparsed,) = reading.unparsed
+    assert "of which array job 4 is" in unparsed
+
+
 def test_an_empty_cluster_is_an_empty_queue(desk: Desk) -> None:
     desk.world["jobs"] = {}
     reading = desk.client.queue()
     assert not isinstance(reading, Unobserved)
-    assert reading.tasks == ()
+    assert (reading.tasks, reading.unparsed) == ((), ())
 
 
 def test_nodes_by_name_and_a_word_that_is_no_name(desk: Desk) -> None:

@@ -60,6 +60,11 @@ def test_the_cancelled_rest_is_never_an_ended_task_0() -> None:
     assert rows("pending-rest-cancelled")[:3] == [*tasks(1, "RUNNING", 0, 1), *tasks(1, "CANCELLED", None)]
 
 
+def test_the_cancelled_rest_never_started() -> None:
+    (rest,) = [task for task in convert_queue(records("pending-rest-cancelled")).tasks if task.array_task_id is None]
+    assert (rest.state, rest.started_at, rest.nodelist) == (JobState.CANCELLED, None, "")
+
+
 def test_a_cancelled_task_0_that_ran_is_told_from_the_cancelled_rest() -> None:
     first = [row for row in rows("array-cancelled-successor-running") if row[0] == 1]
     assert first == tasks(1, "CANCELLED", 0, 1, None)
@@ -186,7 +191,7 @@ def test_any_record_is_rows_or_is_reported_and_never_an_error_or_nothing(shown: 
         assert {task.array_job_id for task in converted.tasks} == {detail.array_job_id}
 
 
-@given(st.lists(_JOBS, max_size=3, unique_by=lambda record: record["id"]))
+@given(st.lists(_JOBS, max_size=2, unique_by=lambda record: record["id"]))
 def test_a_record_of_a_known_job_is_always_a_row_and_only_its_own_word_ends_it(shown: list[dict[str, Any]]) -> None:
     converted = convert_queue(shown)
     assert converted.junk == ()

@@ -154,6 +154,35 @@ def test_a_child_that_was_killed_between_two_questions_is_replaced(stand_in: Sta
     assert stand_in.process.pid != pid
 
 
+def test_an_answer_that_an_interrupt_left_behind_is_not_that_of_the_next_question(
+    stand_in: StandIn, world: World, tmp_path: Path
+) -> None:
+    assert count(jobs(stand_in)) == 4
+    pid = stand_in.process.pid
+    assert pid is not None
+    world.faults = {"jobs": "hang"}
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    def when_it_hangs() -> None:
+        _wait((tmp_path / f"{WORLD_FILE}.hangs").exists, SOON)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    waiting = threading.Thread(target=when_it_hangs)
+    waiting.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            jobs(stand_in)
+    finally:
+        waiting.join(SOON)
+        signal.signal(signal.SIGUSR1, before)
+    assert is_gone(pid)
+    world.faults = {}
+    assert count(jobs(stand_in)) == 4
+
+
 def test_what_libslurm_prints_does_not_get_between_the_answers(stand_in: StandIn, world: World) -> None:
     world.faults = {"jobs": "talk"}
     assert count(jobs(stand_in)) == 4
@@ -191,10 +220,10 @@ def test_an_attribute_that_cannot_be_computed_costs_itself_alone(stand_in: Stand
     assert task_0["name"] == "llama_pretrain"
 
 
-def test_ten_thousand_jobs_come_through(stand_in: StandIn, world: World) -> None:
+def test_thousands_of_jobs_come_through(stand_in: StandIn, world: World) -> None:
     task_0 = {field: value for field, value in world.shown["jobs"]["3"].items() if field in JOB_FIELDS}
-    world.shown["jobs"] = {str(number): {**task_0, "id": number} for number in range(1, 10_001)}
-    assert count(jobs(stand_in)) == 10_000
+    world.shown["jobs"] = {str(number): {**task_0, "id": number} for number in range(1, 3_001)}
+    assert count(jobs(stand_in)) == 3_000
 
 
 def test_jobs_of_one_user_and_those_of_nobody_known_are_asked_for(stand_in: StandIn, world: World) -> None:
