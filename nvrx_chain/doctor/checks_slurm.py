@@ -12,7 +12,7 @@ from nvrx_chain.slurm.model import ClusterConfig
 
 OLDEST = (22, 5)
 SLOW_SECONDS = 2.0
-_OPTIONAL = frozenset({"sacct"})
+_OPTIONAL = frozenset({"sacct", "sacctmgr"})
 
 
 def check_programs(evidence: Evidence) -> Iterator[Line]:
@@ -36,7 +36,12 @@ def _judge_programs(place: str, programs: tuple[Program, ...]) -> Line:
             name, place, said, path if is_absent else "try them by hand: is SLURM_CONF right, and who wraps them?"
         )
     if broken:
-        return warn(name, place, said, "without sacct ends are known from the run directory only")
+        return warn(
+            name,
+            place,
+            said,
+            "without sacct ends are known from the run directory only, without sacctmgr no limit of submissions is",
+        )
     versions = sorted({program.version or "" for program in programs})
     scripts = [f"{program.path}" for program in programs if program.is_script]
     if len(versions) > 1:
