@@ -37,7 +37,7 @@ from nvrx_chain.generation.wrapper import Wrapper
 from nvrx_chain.launchers.choose import plan_launch
 from nvrx_chain.launchers.container import container_options
 from nvrx_chain.launchers.prologue import behind_prologue
-from nvrx_chain.launchers.seats import LaunchRequest, Seat
+from nvrx_chain.launchers.seats import LaunchRequest, Seat, with_defaults
 from nvrx_chain.records.chain import ChainFiles, read_manifest
 from nvrx_chain.records.control import Rendezvous
 from nvrx_chain.records.files import refresh_names
@@ -212,8 +212,15 @@ def run_launcher(run_dir: Path, environ: Mapping[str, str]) -> int:
         checkpoint_iteration_file=manifest.checkpoint_iteration_file,
         segment_health_dir=str(board.directory.control) if manifest.excludes_drained else None,
     )
-    request = LaunchRequest(launcher=manifest.launcher, shape=manifest.shape, workload=manifest.workload, seat=seat)
-    plan = behind_prologue(with_exported(plan_launch(request), private), manifest.prologue)
+    request = LaunchRequest(
+        launcher=manifest.launcher,
+        shape=manifest.shape,
+        workload=manifest.workload,
+        seat=seat,
+        faults=manifest.faults,
+    )
+    launch = with_defaults(with_exported(plan_launch(request), private), manifest.workload_environment, environ)
+    plan = behind_prologue(launch, manifest.prologue)
     wrapper = Wrapper(
         board=board,
         clock=clock,

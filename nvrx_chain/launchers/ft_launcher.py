@@ -7,9 +7,12 @@ names itself can find two hosts, or none. MAX is every node that can be alive: o
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from nvrx_chain.launchers.seats import LaunchPlan, LaunchRequest
+from nvrx_chain.records.layout import RunDirectory
 
+INJECTED_FAILURES = "NVRX_INJECT_GPU_FAILURE"
 MODULE = "nvidia_resiliency_ext.fault_tolerance.launcher"
 
 
@@ -30,13 +33,23 @@ def plan(request: LaunchRequest) -> LaunchPlan:
         f"--ft-no-restart-exit-code={launcher.no_restart_exit_code}",
         f"--ft-cycle-info-dir={seat.cycle_info_dir}",
         f"--ft-per-cycle-applog-prefix={seat.application_log}",
-        f"--ft-checkpoint-iteration-file={seat.checkpoint_iteration_file}",
+        f"--ft-checkpoint-iteration-file={_iteration_file(request)}",
     ]
     if shape.segment is not None:
         argv.append(f"--ft-segment={shape.segment}")
     if seat.segment_health_dir is not None and has_segment_health_check(launcher.version):
         argv.append(f"--ft-segment-health-check-dir={seat.segment_health_dir}")
-    return LaunchPlan(argv=(*argv, *request.workload), environment={})
+    failures = request.faults.gpu_failures if request.faults else ()
+    # Also when there are none: a variable left in the shell of whoever extends a chain must not fail its nodes.
+    environment = {INJECTED_FAILURES: ",".join(failures)}
+    return LaunchPlan(argv=(*argv, *launcher.arguments, *request.workload), environment=environment)
+
+
+def _iteration_file(request: LaunchRequest) -> str:
+    """Where the launcher looks whether training goes on; for the demonstration a file that nobody writes."""
+    if request.faults is not None and request.faults.no_restart_demo:
+        return str(RunDirectory(Path(request.seat.run_directory)).still_iteration)
+    return request.seat.checkpoint_iteration_file
 
 
 def has_segment_health_check(version: str | None) -> bool:

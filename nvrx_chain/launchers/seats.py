@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nvrx_chain.records.manifest import Launcher, LauncherKind, Shape
+from nvrx_chain.records.manifest import Faults, Launcher, LauncherKind, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,12 @@ class LaunchPlan:
     environment: Mapping[str, str]
 
 
+def with_defaults(plan: LaunchPlan, defaults: Mapping[str, str], environ: Mapping[str, str]) -> LaunchPlan:
+    """The plan with what the workload wants in its environment, where the job's own environment does not say it."""
+    wanted = {name: value for name, value in defaults.items() if name not in environ}
+    return replace(plan, environment={**wanted, **plan.environment})
+
+
 def takes_hot_spares(kind: LauncherKind) -> bool:
     """Whether spares wait inside the rendezvous. With the others they wait at our gate and take over a free seat."""
     return kind is LauncherKind.FT_LAUNCHER
@@ -59,3 +65,4 @@ class LaunchRequest:
     shape: Shape
     workload: tuple[str, ...]
     seat: Seat
+    faults: Faults | None = None

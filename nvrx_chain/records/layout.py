@@ -119,6 +119,11 @@ class RunDirectory:
         return self.path / "environment.json"
 
     @property
+    def still_iteration(self) -> Path:
+        """An iteration that never grows, for the demonstration of a no-restart verdict."""
+        return self.path / "still_iteration.txt"
+
+    @property
     def outcome(self) -> Path:
         return self.path / "chain_outcome.json"
 

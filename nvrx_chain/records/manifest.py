@@ -85,7 +85,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launcher(msgspec.Struct, frozen=True, kw_only=True):
-    """The in-job launcher: `command` is a template of arguments for the kind `command`, empty otherwise."""
+    """The in-job launcher: `command` is a template of arguments for the kind `command`, empty otherwise.
+
+    `arguments` are further options of the launcher's own.
+    """
 
     kind: LauncherKind
     python: str
@@ -93,6 +96,7 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True):
     no_restart_exit_code: int = 93
     command: tuple[str, ...] = ()
     version: str | None = None
+    arguments: tuple[str, ...] = ()
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +112,19 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
     image: str
     mounts: tuple[str, ...]
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """Faults on order: in `ranks` (none: in no rank) after `delay_seconds` of each cycle, and in nodes.
+
+    `gpu_failures` are CYCLE:NODE; with `no_restart_demo` the launcher is shown an iteration that never grows.
+    """
+
+    ranks: tuple[int, ...] = ()
+    delay_seconds: float = 60.0
+    types: tuple[str, ...] = ()
+    gpu_failures: tuple[str, ...] = ()
+    no_restart_demo: bool = False
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +179,8 @@ class ChainManifest(Record, frozen=True, kw_only=True):
     private_file: str | None = None
     container: Container | None = None
     on_drain: OnDrain = OnDrain.EXCLUDE
+    faults: Faults | None = None
+    workload_environment: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def excludes_drained(self) -> bool:

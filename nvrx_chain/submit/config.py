@@ -21,6 +21,7 @@ from nvrx_chain.records.manifest import (
     Completion,
     CompletionKind,
     Container,
+    Faults,
     Launcher,
     LauncherKind,
     OnDrain,
@@ -29,12 +30,15 @@ from nvrx_chain.records.manifest import (
 )
 from nvrx_chain.submit.container import build_container
 from nvrx_chain.submit.export import Export, parse_export
+from nvrx_chain.submit.faults import fault_arguments, node_arguments, progress_arguments, read_faults
+from nvrx_chain.submit.megatron import NAME as MEGATRON
+from nvrx_chain.submit.megatron import plan_megatron, refuse_idle_options, with_arguments
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
 from nvrx_chain.submit.settings import Settings, parse_seconds
 from nvrx_chain.submit.shape import build_shape
 from nvrx_chain.submit.site import site_arguments
 from nvrx_chain.submit.time_limit import TimeLimit, fit_walltime_warning, parse_time_limit
-from nvrx_chain.submit.workload import Workload, mock_gpt_workload, parse_workload
+from nvrx_chain.submit.workload import Workload, WorkloadPlan, mock_gpt_workload, parse_workload
 
 RUNS_DIRECTORY = "nvrx-chains"
 PYTHON_OF_AN_IMAGE = "python3"
@@ -60,6 +64,7 @@ class ChainConfig:
     completion: Completion
     checkpoint_iteration_file: str
     interpreter: str
+    faults: Faults | None = None
     prologue: Path | None = None
     export: Export = field(default_factory=Export)
     container: Container | None = None
@@ -102,22 +107,29 @@ def build_config(
     chain_id = make_chain_id()
     kind = LauncherKind(settings.text("launcher"))
     asked = _ask_workload(settings, kind, directory)
-    name, run_directory = _place(settings, chain_id, asked.label if asked else "mock-gpt", directory)
+    label = asked.label if asked else settings.text("workload") or "mock-gpt"
+    name, run_directory = _place(settings, chain_id, label, directory)
     run = RunDirectory(run_directory)
     completion = _completion(settings, run)
     launcher = _launcher(settings, kind, asked, interpreter, directory)
-    workload = asked or mock_gpt_workload(
-        run,
-        settings.words("command"),
-        target_iteration=completion.target_iteration,
-        launcher=kind,
-        python=launcher.python,
+    shape = build_shape(settings)
+    faults = read_faults(settings, shape=shape, launcher=kind, workload=None if asked else label)
+    launcher = with_arguments(launcher, progress_arguments(settings, kind, faults))
+    plan = _plan_workload(
+        settings,
+        asked=asked,
+        run=run,
+        shape=shape,
+        launcher=launcher,
+        completion=completion,
+        faults=faults,
+        directory=directory,
     )
     iteration_file = _iteration_file(settings, run)
     limit = _time_limit(settings)
     sbatch_arguments = settings.words("sbatch-arg")
     check_sbatch_arguments(sbatch_arguments)
-    shape, thresholds = build_shape(settings), _thresholds(settings, limit)
+    thresholds = _thresholds(settings, limit)
     return ChainConfig(
         chain_id=chain_id,
         name=name,
@@ -125,11 +137,12 @@ def build_config(
         run_directory=run_directory,
         shape=shape,
         chain_depth=settings.count("chain-depth"),
-        launcher=launcher,
-        workload=workload,
-        completion=completion,
+        launcher=plan.launcher,
+        workload=plan.workload,
+        completion=plan.completion,
         checkpoint_iteration_file=iteration_file,
         interpreter=interpreter,
+        faults=faults,
         prologue=_prologue(settings, directory),
         export=parse_export(settings.text("export"), environ),
         container=build_container(
@@ -137,7 +150,7 @@ def build_config(
             directory=directory,
             run_directory=run_directory,
             own_places=own_places,
-            useful=[os.path.dirname(path) for path in (workload.program, iteration_file) if path],
+            useful=[os.path.dirname(path) for path in (plan.workload.program, iteration_file) if path],
         ),
         time_limit=limit,
         after=settings.optional_count("after"),
@@ -164,6 +177,39 @@ def _ask_workload(settings: Settings, kind: LauncherKind, directory: Path) -> Wo
         template = shlex_words(settings.text("launcher-command"))
         return Workload(words=(), label=os.path.basename(template[0]) if template else "command")
     return None
+
+
+def _plan_workload(
+    settings: Settings,
+    *,
+    asked: Workload | None,
+    run: RunDirectory,
+    shape: Shape,
+    launcher: Launcher,
+    completion: Completion,
+    faults: Faults | None,
+    directory: Path,
+) -> WorkloadPlan:
+    if settings.text("workload") == MEGATRON:
+        return plan_megatron(
+            settings,
+            run=run,
+            shape=shape,
+            launcher=launcher,
+            completion=completion,
+            faults=faults,
+            directory=directory,
+            container_image=settings.text("container-image") or None,
+        )
+    refuse_idle_options(settings)
+    workload = asked or mock_gpt_workload(
+        run,
+        (*fault_arguments(faults), *node_arguments(faults, launcher.kind), *settings.words("command")),
+        target_iteration=completion.target_iteration,
+        launcher=launcher.kind,
+        python=launcher.python,
+    )
+    return WorkloadPlan(workload=workload, completion=completion, launcher=launcher)
 
 
 def _place(settings: Settings, chain_id: str, label: str, directory: Path) -> tuple[str, Path]:

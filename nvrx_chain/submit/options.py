@@ -12,7 +12,7 @@ from typing import Any
 from nvrx_chain.records.manifest import LauncherKind, OnDrain, Thresholds
 from nvrx_chain.slurm.client_kind import SlurmClientKind
 
-BUILT_IN_WORKLOADS = ("mock-gpt",)
+BUILT_IN_WORKLOADS = ("mock-gpt", "megatron-gpt")
 DEFAULT_THRESHOLDS = Thresholds()
 
 
@@ -36,6 +36,8 @@ class Section(enum.Enum):
     PLACE = "Names and places"
     LAUNCH = "Launcher and workload"
     FINISH = "When is training finished"
+    MEGATRON = "Megatron-LM (--workload megatron-gpt)"
+    FAULTS = "Faults on order"
     CARE = "Care"
     CALL = "This call"
 
@@ -309,6 +311,83 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _count("target-iteration", Section.FINISH, "Finished when a checkpoint has this iteration.", minimum=1),
     _switch("complete-on-exit-zero", Section.FINISH, "Finished when the launcher exits 0 and was not told to stop."),
+    _text(
+        "megatron-path",
+        Section.MEGATRON,
+        "Checkout of Megatron-LM, the directory of pretrain_gpt.py; inside of the container when there is one.",
+        "DIR",
+        established=("MEGATRON_PATH",),
+    ),
+    _text(
+        "model-profile",
+        Section.MEGATRON,
+        "Size of the model: 125 million weights, or eight billion.",
+        "small|8b",
+        default="small",
+        off=REQUIRED,
+        choices=("small", "8b"),
+    ),
+    *(
+        _count(key, Section.MEGATRON, text, minimum=1, established=(established,) if established else ())
+        for key, text, established in (
+            ("micro-batch-size", "Samples of a rank at once; without it 1.", "MICRO_BATCH_SIZE"),
+            ("global-batch-size", "Samples of a step; without it what fits the world.", "GLOBAL_BATCH_SIZE"),
+            ("tensor-parallel", "Ranks that share each layer; without it 1.", "TENSOR_PARALLEL"),
+            ("pipeline-parallel", "Ranks that share the layers; without it 1.", "PIPELINE_PARALLEL"),
+            ("context-parallel", "Ranks that share a sequence; without it 1.", None),
+            ("train-samples", "Samples to train, where no iteration is the target.", "TRAIN_SAMPLES"),
+            ("save-interval", "Iterations between checkpoints; without it 50, or 200 with 8b.", "SAVE_INTERVAL"),
+            ("save-retain-interval", "Keep every Nth iteration; without it each 10th save.", "SAVE_RETAIN_INTERVAL"),
+            ("exit-duration-in-mins", "Save and leave after so many minutes of a cycle.", "EXIT_DURATION_IN_MINS"),
+        )
+    ),
+    _text(
+        "section-timeouts",
+        Section.MEGATRON,
+        "With ft_launcher: after how many seconds of a section a rank hangs. Without it"
+        " setup:900,step:120,checkpointing:600,out-of-section:300.",
+        "SECTION:SECONDS,...",
+    ),
+    _switch(
+        "fault-inject", Section.FAULTS, "Let ranks of mock-gpt or megatron-gpt fail in every cycle.", negatable=True
+    ),
+    _text("fault-ranks", Section.FAULTS, "Which: 0,3. Without it rank 2, or the last one.", "RANKS"),
+    Option(
+        key="fault-delay",
+        kind=Kind.SECONDS,
+        section=Section.FAULTS,
+        help="How long after the start of training in each cycle.",
+        default=60.0,
+        off=60.0,
+        metavar="SECONDS",
+    ),
+    _text(
+        "fault-types",
+        Section.FAULTS,
+        "How: types of NVRx's fault injector; of several, one each cycle.",
+        "TYPES",
+        default="async_exc",
+        off="async_exc",
+    ),
+    _text(
+        "inject-gpu-failure",
+        Section.FAULTS,
+        "Nodes that fail their health check: 1:0,2:0. A node is its array task x nodes per task + its place there.",
+        "CYCLE:NODE,...",
+    ),
+    _switch(
+        "no-restart-demo",
+        Section.FAULTS,
+        "Show ft_launcher an iteration that never grows: after the fault it says that a restart is useless.",
+        negatable=True,
+    ),
+    _count(
+        "max-no-progress-cycles",
+        Section.FAULTS,
+        "With ft_launcher: cycles without a new checkpoint before it says that a restart is useless; without it"
+        " its own 3, or 1 with --no-restart-demo.",
+        minimum=1,
+    ),
     Option(
         key="threshold",
         kind=Kind.PAIRS,

@@ -168,4 +168,6 @@ def _manifest(config: ChainConfig, submitter: Submitter, private: PrivateSetting
         export=config.export.mode,
         exported=tuple(sorted(config.export.variables)),
         private_file=str(config.run.private) if private is not None else None,
+        faults=config.faults,
+        workload_environment=dict(config.workload.environment),
     )

@@ -16,6 +16,7 @@ from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.directory import DirectoryState
 from nvrx_chain.submit.entry import Refusal, decide_entry, find_differences
 from nvrx_chain.submit.facts import SubmitFacts
+from nvrx_chain.submit.faults import describe_faults
 from nvrx_chain.submit.mounts import Reach
 from nvrx_chain.submit.plan import SubmitPlan
 from nvrx_chain.submit.preflight_limits import check_array_size, check_job_count, check_submit_limits
@@ -196,7 +197,7 @@ def check_workload(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]
     if config.workload.built_in:
         yield note("the workload is the built-in mock training (mock-gpt); name your own after --")
     if facts.program_exists is False and config.container is None:
-        yield error(f"the workload {config.workload.program} is not there", "name a file that every node sees")
+        yield error(f"the workload {config.workload.program} is not there", config.workload.hint)
 
 
 def check_environment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
@@ -217,6 +218,12 @@ def check_rendered_only(config: ChainConfig, facts: SubmitFacts) -> Iterator[Pro
     names = used_rendered_only(config)
     if names:
         yield note(f"rendered as documented and never run by the tests of nvrx-chain: {', '.join(names)}")
+
+
+def check_faults(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
+    """A chain that hurts itself says so: the variable may have been left in the shell."""
+    if config.faults is not None:
+        yield warning(describe_faults(config.faults), "--fault-inject, --inject-gpu-failure, --no-restart-demo")
 
 
 def check_completion(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
@@ -257,5 +264,6 @@ CHECKS: tuple[Check, ...] = (
     check_container,
     check_environment,
     check_rendered_only,
+    check_faults,
     check_completion,
 )

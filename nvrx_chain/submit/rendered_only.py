@@ -21,6 +21,7 @@ class RenderedOnly:
 
 RENDERED_ONLY: tuple[RenderedOnly, ...] = (
     RenderedOnly(name="containers (pyxis)", is_used=lambda config: config.container is not None),
+    RenderedOnly(name="Megatron-LM (megatron-gpt)", is_used=lambda config: config.workload.rendered_only),
     RenderedOnly(name="GPUs", is_used=lambda config: config.shape.gpus_per_node > 0),
 )
 

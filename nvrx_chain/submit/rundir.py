@@ -58,6 +58,9 @@ def write_script(plan: SubmitPlan) -> None:
         write_atomic(plan.run.prologue, plan.prologue.encode(), mode=0o600)
     if plan.private is not None:
         write_atomic(plan.run.private, encode_record(plan.private), mode=0o600)
+    if plan.manifest.faults is not None and plan.manifest.faults.no_restart_demo:
+        # Above zero: a launcher that reads zero counts no progress and no lack of it.
+        write_atomic(plan.run.still_iteration, b"1\n")
 
 
 def move_to_history(run: RunDirectory, label: str) -> Path | None:

@@ -114,11 +114,18 @@ def _private_lines(plan: SubmitPlan) -> tuple[str, ...]:
 
 def _headline(plan: SubmitPlan) -> tuple[str, ...]:
     manifest = plan.manifest
+    launcher = " ".join((manifest.launcher.kind.value, *manifest.launcher.arguments))
     return (
         f"chain {manifest.chain_id}, name {manifest.job_name}, run directory {shlex.quote(manifest.run_directory)}",
         f"{manifest.chain_depth} generations of {describe_shape(manifest.shape)}; {plan.queued_tasks} tasks in all",
         *_private_lines(plan),
+        f"{launcher} runs {_on_one_line(shlex.join(manifest.workload))}",
     )
+
+
+def _on_one_line(command: str) -> str:
+    # A word may hold a line break, and the rest of it would no longer be a comment.
+    return command.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def render_json(value: Any) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvrx_chain.errors import UsageError
 from nvrx_chain.records.layout import RunDirectory
-from nvrx_chain.records.manifest import LauncherKind
+from nvrx_chain.records.manifest import Completion, Launcher, LauncherKind
 
 MOCK_GPT_MODULE = "nvrx_chain.workloads.mock_gpt"
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*", re.ASCII)
@@ -21,13 +22,29 @@ _PYTHON = re.compile(r"(python|pypy)[0-9.]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the launcher runs. `interpreter` is one that the user named by a path, `program` a file to look for."""
+    """What the launcher runs. `interpreter` is one that the user named by a path, `program` a file to look for.
+
+    `hint` says what to do when it is not there; `environment` is set where the job's own says nothing; `rendered_only`
+    says that no test ever ran it.
+    """
 
     words: tuple[str, ...]
     label: str
     interpreter: str | None = None
     program: str | None = None
+    hint: str = "name a file that every node sees"
+    environment: Mapping[str, str] = field(default_factory=dict)
     built_in: bool = False
+    rendered_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPlan:
+    """What a chain runs, under which launcher, and when it is finished: the three depend on each other."""
+
+    workload: Workload
+    launcher: Launcher
+    completion: Completion
 
 
 def mock_gpt_workload(

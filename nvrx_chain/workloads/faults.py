@@ -1,38 +1,43 @@
 """Faults on order: which rank fails when and how, and that a restart does not fail again.
 
 Touches: `<checkpoint-dir>/faults/<fault id>.fired`, created before a fault fires (first one wins, so a restarted rank
-sees that it has had its fault), and this process, which the fault ends or freezes.
+sees that it has had its fault). How a rank fails is in `failing`.
 """
 
 from __future__ import annotations
 
 import enum
 import json
-import os
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from nvrx_chain.errors import RecordError, UsageError
 from nvrx_chain.records.files import write_first
 
-_FORM = "rank=R,iteration=N|delay=SECONDS,kind=exception|sigkill|hang|exit:CODE[,repeat=once|always]"
 _KEYS = frozenset({"rank", "iteration", "delay", "kind", "repeat"})
 
 
 class FaultKind(str, enum.Enum):
-    """How the rank fails."""
+    """How the rank fails. From WORKLOAD_EXC on the words are those of NVRx's fault injector."""
 
     EXCEPTION = "exception"
     SIGKILL = "sigkill"
     HANG = "hang"
     EXIT = "exit"
+    WORKLOAD_EXC = "workload_exc"
+    ASYNC_EXC = "async_exc"
+    SIGNAL_EXC = "signal_exc"
+    OS_ABORT = "os_abort"
+    LOCK_GIL = "lock_gil"
+    SEGFAULT = "segfault"
+    SIGINT = "sigint"
+    SIGTERM = "sigterm"
+    SIGSTOP = "sigstop"
 
 
-class InjectedFault(RuntimeError):
-    """The exception of `kind=exception`: it goes through like any bug of a training program would."""
+KINDS = "|".join("exit:CODE" if kind is FaultKind.EXIT else kind.value for kind in FaultKind)
+_FORM = f"rank=R,iteration=N|delay=SECONDS,kind={KINDS}[,repeat=once|always]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ def parse_fault(text: str) -> Fault:
     fields = _parse_pairs(text)
     if ("iteration" in fields) == ("delay" in fields):
         raise _usage(text, "exactly one of iteration and delay says when")
-    kind, exit_code = _parse_kind(text, fields["kind"])
+    kind, exit_code = parse_kind(text, fields["kind"])
     repeat = fields.get("repeat", "once")
     if repeat not in ("once", "always"):
         raise _usage(text, f"repeat={repeat} is neither once nor always")
@@ -73,6 +78,21 @@ def parse_fault(text: str) -> Fault:
         exit_code=exit_code,
         repeats=repeat == "always",
     )
+
+
+def parse_kind(text: str, value: str) -> tuple[FaultKind, int | None]:
+    """`sigkill` or `exit:93` as a kind and an exit code. Raises UsageError, which quotes `text`."""
+    name, colon, code = value.partition(":")
+    if name not in {kind.value for kind in FaultKind}:
+        raise _usage(text, f"kind={value} is none of {', '.join(kind.value for kind in FaultKind)}")
+    kind = FaultKind(name)
+    if kind is not FaultKind.EXIT:
+        if colon:
+            raise _usage(text, f"kind={name} takes no code")
+        return kind, None
+    if not (code.isascii() and code.isdigit() and int(code) <= 255):
+        raise _usage(text, f"kind={value} has no exit code from 0 to 255")
+    return kind, int(code)
 
 
 class FaultPlan:
@@ -112,18 +132,6 @@ class FaultPlan:
         return write_first(self._marker_directory / f"{fault.fault_id}.fired", content)
 
 
-def end_process(fault: Fault) -> NoReturn:
-    """Fail as told. Raises InjectedFault for `exception`; not for `hang`, which is the training loop's to do."""
-    if fault.kind is FaultKind.EXCEPTION:
-        raise InjectedFault(f"injected fault {fault.fault_id}")
-    if fault.kind is FaultKind.EXIT:
-        assert fault.exit_code is not None
-        # Not sys.exit: its clean-up would wait for peers that cannot know that this rank has left.
-        os._exit(fault.exit_code)
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("SIGKILL to the own process returned")
-
-
 def _parse_pairs(text: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for part in text.split(","):
@@ -137,20 +145,6 @@ def _parse_pairs(text: str) -> dict[str, str]:
         if key not in fields:
             raise _usage(text, f"{key} is missing")
     return fields
-
-
-def _parse_kind(text: str, value: str) -> tuple[FaultKind, int | None]:
-    name, colon, code = value.partition(":")
-    if name not in {kind.value for kind in FaultKind}:
-        raise _usage(text, f"kind={value} is none of {', '.join(kind.value for kind in FaultKind)}")
-    kind = FaultKind(name)
-    if kind is not FaultKind.EXIT:
-        if colon:
-            raise _usage(text, f"kind={name} takes no code")
-        return kind, None
-    if not (code.isascii() and code.isdigit() and int(code) <= 255):
-        raise _usage(text, f"kind={value} has no exit code from 0 to 255")
-    return kind, int(code)
 
 
 def _parse_whole(text: str, fields: dict[str, str], key: str, *, least: int) -> int:

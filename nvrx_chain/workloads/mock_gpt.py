@@ -11,11 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nvrx_chain.clock import Clock, SystemClock
 from nvrx_chain.errors import ExitCode, NvrxError, UsageError
 from nvrx_chain.workloads.checkpoint import CheckpointStore, write_done_file
 from nvrx_chain.workloads.events import Ending, EventKind, EventLog, process_age_seconds
+from nvrx_chain.workloads.failing import fail_node
+from nvrx_chain.workloads.injection import faults_of_cycle, node_fails
 from nvrx_chain.workloads.options import OnSigterm, Options, parse_options
 from nvrx_chain.workloads.placement import Placement, read_placement
 from nvrx_chain.workloads.signals import SignalFlags
@@ -43,11 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: Options, flags: SignalFlags, clock: Clock, entered_at: float) -> None:
     placement = read_placement(os.environ)
+    cycle = placement.restart_count or 0
+    if placement.local_rank == 0 and node_fails(options.inject_gpu_failure, cycle=cycle, node=placement.node):
+        fail_node()
+    injected = faults_of_cycle(
+        options.fault_injector_ranks, options.fault_injector_fault_delay, options.fault_injector_fault_types, cycle
+    )
+    options = replace(options, faults=(*options.faults, *injected))
     for fault in options.faults:
         if fault.rank >= placement.world_size:
             raise UsageError(
                 f"reading the faults: {fault.fault_id} can never fire, there are {placement.world_size} ranks",
-                part="--fault",
+                part="--fault or --fault-injector-ranks",
             )
     events = EventLog(options.event_file, placement, clock)
     store = CheckpointStore(options.checkpoint_dir, keep=options.keep, save_seconds=options.save_seconds, clock=clock)

@@ -7,11 +7,21 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from nvrx_chain.errors import UsageError
-from nvrx_chain.workloads.faults import Fault, parse_fault
+from nvrx_chain.workloads.faults import KINDS, Fault, parse_fault
+from nvrx_chain.workloads.injection import (
+    NodeFailure,
+    check_mock_gpt_types,
+    parse_failures,
+    parse_ranks,
+    parse_types,
+)
+
+T = TypeVar("T")
 
 
 class OnSigterm(str, enum.Enum):
@@ -64,6 +74,10 @@ class Options:
     event_file: Path | None = None
     on_sigterm: OnSigterm = OnSigterm.DIE
     faults: tuple[Fault, ...] = ()
+    fault_injector_ranks: tuple[int, ...] = ()
+    fault_injector_fault_delay: float = 60.0
+    fault_injector_fault_types: tuple[str, ...] = ()
+    inject_gpu_failure: tuple[NodeFailure, ...] = ()
     model: ModelShape = field(default_factory=ModelShape)
     batch: int = 4
     learning_rate: float = 1e-3
@@ -87,6 +101,9 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
     for identity in identities:
         if identities.count(identity) > 1:
             raise UsageError(f"reading the faults: {identity} is asked for twice", part="--fault")
+    check_mock_gpt_types(values["fault_injector_fault_types"])
+    if bool(values["fault_injector_ranks"]) != bool(values["fault_injector_fault_types"]):
+        raise UsageError("reading the faults: --fault-injector-ranks and --fault-injector-fault-types need each other")
     return Options(model=model, **values)
 
 
@@ -161,9 +178,14 @@ def _add_fault_options(parser: argparse.ArgumentParser) -> None:
         dest="faults",
         action="append",
         metavar="SPEC",
-        help="rank=R,iteration=N|delay=SECONDS,kind=exception|sigkill|hang|exit:CODE[,repeat=once|always]; "
+        help=f"rank=R,iteration=N|delay=SECONDS,kind={KINDS}[,repeat=once|always]; "
         "fires once in the life of the checkpoint directory unless repeat=always; may be given several times",
     )
+    # The words of Megatron-LM, so that a chain orders faults from both in the same way.
+    add("--fault-injector-ranks", type=_told(parse_ranks), metavar="R,R", help="these ranks fail in every cycle")
+    add("--fault-injector-fault-delay", type=_seconds, metavar="S", help="so long after its start (%(default)s)")
+    add("--fault-injector-fault-types", type=_told(parse_types), metavar="TYPE,TYPE", help="in turn by cycle, as kind=")
+    add("--inject-gpu-failure", type=_told(parse_failures), metavar="CYCLE:NODE", help="end the launcher of a node")
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -181,6 +203,18 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--dropout", type=_probability, metavar="P", help="dropout probability (%(default)s)")
     add("--learning-rate", type=_seconds, metavar="X", help="of AdamW, constant (%(default)s)")
     add("--seed", type=_whole(0), metavar="N", help="of weights, data and dropout (%(default)s)")
+
+
+def _told(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A parser whose message argparse passes on."""
+
+    def told(text: str) -> T:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return told
 
 
 def _whole(least: int) -> Callable[[str], int]:

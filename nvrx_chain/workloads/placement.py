@@ -22,6 +22,8 @@ class Placement:
     array_job_id: int | None
     array_task_id: int | None
     restart_count: int | None
+    node: int | None = None
+    """Counted through the array: task x nodes per task + node of the task."""
 
 
 def read_placement(environment: Mapping[str, str]) -> Placement:
@@ -42,15 +44,22 @@ def read_placement(environment: Mapping[str, str]) -> Placement:
     world_size = 1 if world_size is None else world_size
     if rank >= world_size:
         raise UsageError(f"reading the launcher's environment: RANK {rank} is not below WORLD_SIZE {world_size}")
+    array_task_id = _read_count(environment, "SLURM_ARRAY_TASK_ID")
     return Placement(
         rank=rank,
         local_rank=_read_count(environment, "LOCAL_RANK") or 0,
         world_size=world_size,
         host=socket.gethostname(),
         array_job_id=_read_count(environment, "SLURM_ARRAY_JOB_ID"),
-        array_task_id=_read_count(environment, "SLURM_ARRAY_TASK_ID"),
+        array_task_id=array_task_id,
         restart_count=_read_count(environment, "TORCHELASTIC_RESTART_COUNT"),
+        node=None if array_task_id is None else _node(environment, array_task_id),
     )
+
+
+def _node(environment: Mapping[str, str], array_task_id: int) -> int:
+    nodes = _read_count(environment, "SLURM_NNODES") or 1
+    return array_task_id * nodes + (_read_count(environment, "SLURM_NODEID") or 0)
 
 
 def _read_count(environment: Mapping[str, str], name: str) -> int | None:

@@ -17,7 +17,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from nvrx_chain.clock import Clock, format_time
 from nvrx_chain.workloads.checkpoint import Checkpoint, CheckpointMetadata, CheckpointStore, write_done_file
 from nvrx_chain.workloads.events import Ending, EventKind, EventLog, process_age_seconds
-from nvrx_chain.workloads.faults import FaultKind, FaultPlan, end_process
+from nvrx_chain.workloads.failing import fail
+from nvrx_chain.workloads.faults import FaultKind, FaultPlan
 from nvrx_chain.workloads.options import Options
 from nvrx_chain.workloads.placement import Placement
 from nvrx_chain.workloads.ranks import Ranks, joined_ranks
@@ -194,7 +195,7 @@ class _Trainer:
         self._events.emit(EventKind.FAULT, iteration=self._state.iteration, fault=fault.fault_id)
         if fault.kind is FaultKind.HANG:
             self._hang()
-        end_process(fault)
+        fail(fault)
 
     def _hang(self) -> None:
         while True:

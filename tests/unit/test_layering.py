@@ -18,7 +18,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "liveness": frozenset({"errors", "slurm"}),
     "launchers": frozenset({"errors", "records"}),
     "workloads": frozenset({"errors", "clock", "records"}),
-    "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers"}),
+    "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "workloads"}),
     "generation": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
     "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from nvrx_chain.errors import UsageError
 from nvrx_chain.launchers.choose import plan_launch
 from nvrx_chain.launchers.command import FIELDS, check_template
-from nvrx_chain.launchers.seats import LaunchPlan, LaunchRequest, Seat, takes_hot_spares
-from nvrx_chain.records.manifest import Launcher, LauncherKind, Shape
+from nvrx_chain.launchers.seats import LaunchPlan, LaunchRequest, Seat, takes_hot_spares, with_defaults
+from nvrx_chain.records.manifest import Faults, Launcher, LauncherKind, Shape
 
 PYTHON = "/opt/v e n v/bin/python"
 WORKLOAD = ("train it.py", "--lr", "1e-4", "--name=a&b#c'\"100%", "--nnodes=99", "{host}")
@@ -217,3 +217,33 @@ def test_a_template_that_cannot_be_filled_is_refused_by_its_word(word: str) -> N
 
 def test_a_good_template_is_taken() -> None:
     check_template(("sh", "-c", "run --host {host}:{port} --rank {node_rank} {{x}}", "{workload}"))
+
+
+def request(kind: LauncherKind, faults: Faults | None = None, arguments: tuple[str, ...] = ()) -> LaunchRequest:
+    launcher = Launcher(kind=kind, python=PYTHON, max_restarts=7, arguments=arguments)
+    shape = Shape(train_tasks=1, hot_spares=1, cold_spares=0, nodes_per_task=1, gpus_per_node=0, procs_per_node=1)
+    return LaunchRequest(launcher=launcher, shape=shape, workload=WORKLOAD, seat=seat(), faults=faults)
+
+
+def test_further_options_stand_before_the_workload() -> None:
+    argv = plan_launch(request(LauncherKind.FT_LAUNCHER, arguments=("--ft-x=1",))).argv
+    assert argv[-len(WORKLOAD) - 1 :] == ("--ft-x=1", *WORKLOAD)
+
+
+def test_failed_nodes_reach_ft_launcher_and_a_stray_variable_does_not() -> None:
+    ordered = plan_launch(request(LauncherKind.FT_LAUNCHER, Faults(gpu_failures=("1:0", "2:0"))))
+    assert ordered.environment == {"NVRX_INJECT_GPU_FAILURE": "1:0,2:0"}
+    assert plan_launch(request(LauncherKind.FT_LAUNCHER)).environment == {"NVRX_INJECT_GPU_FAILURE": ""}
+
+
+def test_in_the_demonstration_ft_launcher_watches_a_file_that_nobody_writes() -> None:
+    option = "--ft-checkpoint-iteration-file="
+    shown = plan_launch(request(LauncherKind.FT_LAUNCHER, Faults(ranks=(0,), no_restart_demo=True))).argv
+    assert f"{option}/run dir/still_iteration.txt" in shown
+    assert f"{option}/run dir/latest.txt" in plan_launch(request(LauncherKind.FT_LAUNCHER, Faults(ranks=(0,)))).argv
+
+
+def test_what_a_workload_wants_in_its_environment_gives_way_to_the_jobs_own() -> None:
+    launch = LaunchPlan(argv=("x",), environment={"OWN": "1"})
+    filled = with_defaults(launch, {"A": "1", "B": "2", "OWN": "9"}, {"B": "mine"})
+    assert filled.environment == {"A": "1", "OWN": "1"}

@@ -1,4 +1,4 @@
-"""The dry run and the script of six shapes, word for word. NVRX_UPDATE_GOLDEN=1 writes the files anew."""
+"""The dry run and the script of eight shapes, word for word. NVRX_UPDATE_GOLDEN=1 writes the files anew."""
 
 from __future__ import annotations
 
@@ -39,6 +39,25 @@ SHAPES: dict[str, dict[str, Any]] = {
         "exclusive": False,
         "command": ("-m", "my.train"),
         "complete_on_exit_zero": True,
+    },
+    "megatron-small": {
+        "workload": "megatron-gpt",
+        "megatron_path": "/shared/megatron-lm",
+        "launcher": "ft_launcher",
+        "gpus_per_node": "4",
+        "target_iteration": "500",
+        "no_restart_demo": True,
+        "fault_delay": "30",
+    },
+    "megatron-8b": {
+        "workload": "megatron-gpt",
+        "megatron_path": "/shared/megatron-lm",
+        "model_profile": "8b",
+        "launcher": "ft_launcher",
+        "train_tasks": "32",
+        "gpus_per_node": "8",
+        "time_limit": "2:00:00",
+        "command": ("--tensor-model-parallel-size", "2", "--sequence-parallel"),
     },
     "nasty-directory": {
         "run_dir": f"/data/{NASTY}",
