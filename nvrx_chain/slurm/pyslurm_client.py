@@ -162,6 +162,9 @@ class PySlurmClient(SlurmClient):
     def hold(self, specs: Sequence[str]) -> None:
         self._commands.hold(specs)
 
+    def exclude(self, spec: str, nodes: Sequence[str]) -> None:
+        self._commands.exclude(spec, nodes)
+
     def release(self, specs: Sequence[str]) -> None:
         self._commands.release(specs)
 
