@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from nvrx_chain.commands.ops import finish, json_option, open_desk, resolve
+from nvrx_chain.commands.ops import finish, json_option, open_desk, resolve, slurm_client_option
 from nvrx_chain.errors import UsageError
 from nvrx_chain.ops.bad_nodes import find_bad_nodes, read_deaths, render_bad_nodes
 from nvrx_chain.ops.chain import OpenChain, require_own
@@ -40,6 +40,7 @@ from nvrx_chain.ops.words import render_safely
     metavar="SECONDS",
     help="How long to repeat what Slurm does not show as done.",
 )
+@slurm_client_option
 @json_option
 def exclude(
     nodes: tuple[str, ...],

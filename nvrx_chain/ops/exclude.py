@@ -223,8 +223,11 @@ class _Exclude:
             self.missing[job] = details.reason
             return
         pending = [one for one in details or () if one.array_job_id == job and one.state.is_pending]
+        if any("ExcNodeList" not in one.fields for one in pending):
+            self.missing[job] = "this client does not show excluded nodes: repeat it with --slurm-client command"
+            return
         try:
-            lists = [frozenset(expand_nodes(one.fields.get("ExcNodeList", ""))) for one in pending]
+            lists = [frozenset(expand_nodes(one.fields["ExcNodeList"])) for one in pending]
         except ValueError as error:
             self.missing[job] = str(error)
             return

@@ -138,6 +138,7 @@ def _task(record: Record, place: _Place, index: int | None) -> QueuedTask:
         started_at=time_of(record, "start_time") if nodelist and not parsed.state.is_pending else None,
         comment=text_of(record, "comment"),
         name=name_of(record),
+        work_dir=text_of(record, "working_directory"),
     )
 
 

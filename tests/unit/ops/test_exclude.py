@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -196,3 +197,16 @@ def test_the_command_takes_nodes_or_bad_nodes(world: World, chain: ChainOnDisk) 
     record = read_record(chain.run.excluded, Excluded)
     assert isinstance(record, Excluded)
     assert record.by == "alice on login"
+
+
+def test_a_client_that_does_not_show_the_list_is_never_taken_for_done(world: World, chain: ChainOnDisk) -> None:
+    chain.submit(1)
+    show = world.slurm.show_job
+
+    def without(job_id: int) -> object:
+        shown = show(job_id)
+        return tuple(dataclasses.replace(one, fields={}) for one in shown) if isinstance(shown, tuple) else shown
+
+    world.slurm.show_job = without  # type: ignore[method-assign, assignment]
+    report = exclude(world, chain, "n8")
+    assert "--slurm-client command" in report.not_done[11]
