@@ -94,6 +94,8 @@ def _as_kind(kind: type, value: object) -> object:
 def run_suite(suite: str) -> Outcome:
     """Make the tree unless it is there, and play the demo in it."""
     tree = make_tree(suite)
+    # What an earlier run left there to look at.
+    remove_tree(PLACE / f"{suite}.tmp")
     slurm = enter(suite, tree, ["slurmd", "-V"], 60).stdout.split()[-1]
     print(f"{suite}: Slurm {slurm}", flush=True)
     command = [str(ROOT / ".venv/bin/nvrx-chain"), "demo", "--plain", "--json"]

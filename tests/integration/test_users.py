@@ -6,7 +6,9 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +72,14 @@ def watch(user: Entered, name: str, *words: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.slow
-def test_the_chain_of_an_ordinary_user_is_handed_off_and_completes(people: People) -> None:
+def test_the_chain_of_an_ordinary_user_is_handed_off_and_completes(tmp_path: Path) -> None:
+    # A cluster of its own: it loses a node.
+    with living_people(tmp_path, nodes=5) as people:
+        complete_in_spite_of_a_lost_node(people)
+
+
+def complete_in_spite_of_a_lost_node(people: People) -> None:
+    """The hand-off as the demo shows it, all of it as alice."""
     chain = Chain.submit(
         people.alice, people.alice.home / "demo", TORCHRUN, shape=Shape(train=2, hot=1, cold=1), target_iteration=150
     )
@@ -85,7 +94,6 @@ def test_the_chain_of_an_ordinary_user_is_handed_off_and_completes(people: Peopl
     for user in (people.alice, people.root):
         seen = watch(user, "demo", f"--run-dir={chain.run_dir}")
         assert json.loads(seen.stdout)["chain"]["verdict"], (seen.stdout, seen.stderr)
-    people.root.sandbox.revive_node("n1")
 
 
 def test_others_look_and_only_the_user_and_an_operator_act(people: People) -> None:
@@ -147,6 +155,16 @@ def test_a_run_directory_that_somebody_put_in_place_of_ours_is_not_run(people: P
     )
     assert not [*(chain.run_dir / "generations").rglob("*.json")]
     assert not (chain.run_dir / "forged-script-ran").exists()
+
+
+def test_an_interpreter_that_the_user_cannot_reach_is_refused_before_anything_is_queued(people: People) -> None:
+    closed = people.mallory.home / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "python").symlink_to(sys.executable)
+    launcher = replace(TORCHRUN, python=str(closed / "python"))
+    with pytest.raises(AssertionError, match=r"give an interpreter that runs here with --python"):
+        Chain.submit(people.alice, people.alice.home / "unreachable", launcher, shape=SMALL, target_iteration=9)
+    assert not people.root.live_rows()
 
 
 # A forger
