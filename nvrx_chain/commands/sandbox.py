@@ -194,7 +194,7 @@ def isolate_from_controller(node: str, directory: Path, as_json: bool) -> None:
 @sandbox.command()
 @click.argument("node", required=False)
 @click.option("--all", "every", is_flag=True, help="Every node that runs.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), required=True, help="For how long.")
+@click.option("--seconds", type=click.FloatRange(min=0.1, max=1e6), required=True, help="For how long.")
 @_directory_option
 @_json_option
 def slow_disk(node: str | None, every: bool, seconds: float, directory: Path, as_json: bool) -> None:

@@ -40,7 +40,7 @@ class Assembly:
         lease = snapshot.leases.get(task)
         if task == 0 or lease is None:
             return False
-        return lease_is_stale(lease.suspect_seconds, lease.interval_seconds, self._context.thresholds.lease_timeout)
+        return lease_is_stale(lease.still_seconds, lease.interval_seconds, self._context.thresholds.lease_timeout)
 
     def is_complete(self, snapshot: Snapshot) -> bool:
         """Whether the training tasks are all there."""

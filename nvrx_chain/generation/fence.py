@@ -174,7 +174,10 @@ class Fence:
         now = self._context.clock.monotonic()
         watch.observe(board.leases(tuple(open_tasks)), self._context.clock.monotonic())
         closed, cleared = board.closed(), board.cleared()
-        seen = [record.leases for record in (closed, cleared) if record and not isinstance(record, Unobserved)]
+        believed = [record for record in (closed, cleared) if record and not isinstance(record, Unobserved)]
+        # Not what a watcher outside saw: it may have looked at leases that were excused, since the directory stalled
+        # for every task and not for it.
+        seen = [record.leases for record in believed if record.array_task_id >= 0]
         self._ask_slurm(now)
         return [self._earlier_task(job, task, watch, seen, now) for task in open_tasks]
 

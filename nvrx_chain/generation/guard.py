@@ -92,7 +92,7 @@ class PeerGuard:
         for task, view in snapshot.leases.items():
             if task == 0 or task in snapshot.left or task in self._dead:
                 continue
-            stale = lease_is_stale(view.suspect_seconds, view.interval_seconds, self._context.thresholds.lease_timeout)
+            stale = lease_is_stale(view.still_seconds, view.interval_seconds, self._context.thresholds.lease_timeout)
             if stale and now - self._asked_at.get(task, -ASK_AGAIN_SECONDS) >= ASK_AGAIN_SECONDS:
                 self._asked_at[task] = now
                 self._inquirer.ask(task)

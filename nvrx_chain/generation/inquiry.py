@@ -128,11 +128,14 @@ def _probe(context: TaskContext, about: int, known: QueuedTask, eye: LeaseEye) -
     while context.clock.monotonic() < deadline:
         context.clock.wait(never, POLL_SECONDS)
         context.board.note_inquiry(about, ASKING, "waiting for Slurm to look at the node")
-        # The task itself too: one whose shell was killed is completing at first, and terminal a few seconds later.
         looks += 1
-        if looks % QUEUE_EVERY == 0 or not _runs(row):
+        node = read_batch_node(context.client, row)
+        judgement = eye.judge(row, node)
+        # The task itself too: one whose shell was killed is completing at first, and terminal a few seconds later.
+        # And a death is only believed with a row that was read after it.
+        if looks % QUEUE_EVERY == 0 or not _runs(row) or judgement.life is Life.DEAD:
             row = _row(context, about)
-        judgement = _look(context, about, row, eye)
+            judgement = eye.judge(row, node)
         if judgement.life is Life.DEAD or eye.moved:
             break
     return judgement
@@ -140,15 +143,6 @@ def _probe(context: TaskContext, about: int, known: QueuedTask, eye: LeaseEye) -
 
 def _runs(row: QueuedTask | Unobserved | None) -> bool:
     return isinstance(row, QueuedTask) and row.state is JobState.RUNNING
-
-
-def _look(context: TaskContext, about: int, row: QueuedTask | Unobserved | None, eye: LeaseEye) -> Judgement:
-    """Judge by the node; a death is only believed with a row that was read after it."""
-    node = read_batch_node(context.client, row)
-    judgement = eye.judge(row, node)
-    if judgement.life is Life.DEAD and _runs(row):
-        judgement = eye.judge(_row(context, about), node)
-    return judgement
 
 
 class Inquirer:

@@ -100,7 +100,7 @@ class Peer:
         lease = snapshot.leases.get(0)
         if lease is not None:
             timeout = self._context.thresholds.lease_timeout
-            if lease_is_stale(lease.suspect_seconds, lease.interval_seconds, timeout):
+            if lease_is_stale(lease.still_seconds, lease.interval_seconds, timeout):
                 self._question.raise_(f"the lease of task 0 stood still for {lease.still_seconds:.0f} s")
             elif lease.still_seconds < lease.interval_seconds and not self._own_launcher_lost(snapshot):
                 self._question.drop()

@@ -26,8 +26,9 @@ log = logging.getLogger(__name__)
 CROWD = 64
 """Above this many tasks every reader looks half as often, so that the metadata server is not the bottleneck."""
 
-BLIND_SECONDS = 10.0
-"""A reader that did not get a picture for so long has to watch anew before it suspects anybody."""
+BLIND_SECONDS = 8.0
+"""A reader that did not get a picture for so long has to watch anew before it suspects anybody. Shorter gaps are
+within the margin of the fence."""
 
 LOOKS_PER_INTERVAL = 4
 """How often within its own interval the lease of a peer is read."""
@@ -35,21 +36,15 @@ LOOKS_PER_INTERVAL = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
-    """One task's lease as this reader sees it: for how long (seconds) its counter has stood still.
+    """One task's lease as this reader sees it: for how long (seconds) its counter has stood still under its eyes.
 
-    `sighted_seconds` is for how long the reader has been able to look. Behind a directory that stalled, every counter
-    has stood still, which says something about the directory and nothing about the task.
+    Time before a gap in which the reader could not look does not count. Behind a directory that stalls for everybody
+    every counter stands still, and the ranks of its task may go on all the while (see stall).
     """
 
     counter: int
     still_seconds: float
     interval_seconds: float
-    sighted_seconds: float = float("inf")
-
-    @property
-    def suspect_seconds(self) -> float:
-        """For how long it was seen to stand still: what raises the question whether its task is dead."""
-        return min(self.still_seconds, self.sighted_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +203,8 @@ class BoardWatcher:
             if counter is not None and still is not None and interval is not None:
                 views[task] = LeaseView(
                     counter=counter,
-                    still_seconds=still,
+                    still_seconds=max(0.0, min(still, now - self._sighted_at)),
                     interval_seconds=interval,
-                    sighted_seconds=max(0.0, now - self._sighted_at),
                 )
         return views
 

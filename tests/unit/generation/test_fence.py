@@ -18,7 +18,7 @@ from nvrx_chain.records.manifest import Thresholds
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.slurm.model import Node, QueuedTask
 from nvrx_chain.slurm.states import JobState, NodeState
-from tests.fakes.generation_lab import HeldWork, Lab, freeze, read
+from tests.fakes.generation_lab import HeldWork, Lab, freeze, read, replace_struct
 
 THRESHOLDS = Thresholds()
 NEEDED = 20.0 + 10.0 + 15.0
@@ -233,6 +233,20 @@ def test_the_time_that_the_closer_saw_a_lease_stand_still_counts(lab: Lab, succe
     waited = wait(lab, Fence(successor), 200)
     assert waited is not None
     assert NEEDED - 40 <= waited <= NEEDED - 40 + 6
+
+
+def test_what_a_watcher_outside_saw_does_not_count(lab: Lab, successor: TaskContext) -> None:
+    # For it the directory may have gone on while it stalled for every task, whose lease was then excused.
+    zero = lab.arrive(1, 0)
+    lab.slurm.lose_node("n1")
+    freeze(zero)
+    close_with_credit(lab, counter=1, still_seconds=40.0)
+    path = lab.directory(1).closed
+    closed = replace_struct(read(path, Closed), array_task_id=-1)
+    path.write_bytes(encode_record(closed))
+    waited = wait(lab, Fence(successor), 200)
+    assert waited is not None
+    assert waited >= NEEDED - 1
 
 
 def test_the_time_until_the_clearing_was_done_counts_as_well(lab: Lab, successor: TaskContext) -> None:

@@ -133,12 +133,12 @@ def watch(context: TaskContext, board: SlowBoard, *, all_leases: bool = True) ->
 
 def test_a_read_that_hung_makes_no_lease_look_older_than_it_may_be(lab: Lab, context: TaskContext) -> None:
     freeze(context)
-    watcher = watch(context, SlowBoard(context, 60.0))
+    watcher = watch(context, SlowBoard(context, 3.0))
     assert watcher.read().leases[0].still_seconds == 0.0
-    # Asked a second time at 60 s, answered at 120 s: known to stand still from the first answer to the second question.
+    # Asked a second time at 3 s, answered at 6 s: known to stand still from the first answer to the second question.
     assert watcher.read().leases[0].still_seconds == 0.0
-    lab.clock.advance(7)
-    assert watcher.read().leases[0].still_seconds == pytest.approx(67.0)
+    lab.clock.advance(4)
+    assert watcher.read().leases[0].still_seconds == pytest.approx(7.0)
 
 
 def test_leases_of_peers_are_read_as_often_as_they_can_change_and_that_of_task_zero_always(
@@ -252,16 +252,15 @@ def test_a_reader_that_was_blind_suspects_nobody_before_it_has_watched_anew(lab:
     for _ in range(20):
         lab.clock.advance(1)
         view = watcher.read().leases[2]
-    assert view.suspect_seconds == view.still_seconds >= 15
+    assert view.still_seconds >= 15
     lab.clock.advance(90)
     view = watcher.read().leases[2]
-    # What stood still did stand still, which a later generation may count on.
-    assert view.still_seconds >= 105
-    assert view.suspect_seconds == 0.0
+    # Its ranks may have been excused all the while: no later generation may count on this time either.
+    assert view.still_seconds == 0.0
     for _ in range(31):
         lab.clock.advance(1)
         view = watcher.read().leases[2]
-    assert view.suspect_seconds >= 30
+    assert 30 <= view.still_seconds <= 32
 
 
 @pytest.mark.parametrize(

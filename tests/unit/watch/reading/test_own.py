@@ -51,6 +51,16 @@ def run(layout: OwnLayout) -> RunDirectory:
     return RunDirectory(layout.run_directory)
 
 
+@pytest.mark.parametrize("name", ["silence.1.json", "drained.1.json"])
+def test_a_file_that_says_the_watcher_nothing_is_no_problem(
+    layout: OwnLayout, run: RunDirectory, reader: RunReader, name: str
+) -> None:
+    (run.generation(LAST).control / name).write_text("{}")
+    reading = read(reader, layout)
+    assert [each.array_job_id for each in generations(reading)] == [FIRST_ID, LAST, LAST + 1]
+    assert isinstance(generations(reading)[0].closed, control.Closed)
+
+
 def test_a_chain_is_read_whole(layout: OwnLayout, reader: RunReader) -> None:
     reading = read(reader, layout)
     first, last, queued = generations(reading)
