@@ -129,9 +129,10 @@ class Board:
             return ()
         found = (parse_segment_health_name(name) for name in names or ())
         tasks = [task for job, task in filter(None, found) if job == self.directory.array_job_id]
-        return tuple(
-            sorted(task for task in tasks if read_bytes(self.directory.segment_health(task)) not in (None, b""))
-        )
+        said = {
+            task: read_bytes(self.directory.segment_health(task), owner_uid=self.owner_uid) for task in sorted(tasks)
+        }
+        return tuple(task for task, content in said.items() if isinstance(content, bytes) and content)
 
     def says_silent(self, task: int) -> bool:
         """Whether a task last wrote that task 0 does not answer it."""

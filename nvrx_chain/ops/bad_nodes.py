@@ -146,13 +146,17 @@ def _silent(directory: GenerationDirectory, tasks: Iterable[int], owner: int) ->
     found = {}
     for task in sorted(tasks):
         lease = read_record(directory.lease(task), Lease, owner_uid=owner)
-        if isinstance(lease, Lease) and lease.array_job_id == directory.array_job_id and _never_left(directory, task):
+        if (
+            isinstance(lease, Lease)
+            and lease.array_job_id == directory.array_job_id
+            and _never_left(directory, task, owner)
+        ):
             found[task] = lease
     return found
 
 
-def _never_left(directory: GenerationDirectory, task: int) -> bool:
-    return not isinstance(read_record(directory.left(task), Left), Left)
+def _never_left(directory: GenerationDirectory, task: int, owner: int) -> bool:
+    return not isinstance(read_record(directory.left(task), Left, owner_uid=owner), Left)
 
 
 def _nodes_of(directory: GenerationDirectory, task: int, owner: int) -> tuple[str, ...]:

@@ -202,7 +202,8 @@ class ChainFiles:
         known = [generation.array_job_id for generation in self.generations()]
         later = known[known.index(array_job_id) + 1 :] if array_job_id in known else ()
         for job in later:
-            if job in started and isinstance(read_bytes(self.directory.generation(job).rendezvous), bytes):
+            path = self.directory.generation(job).rendezvous
+            if job in started and isinstance(read_bytes(path, owner_uid=self.owner_uid), bytes):
                 return job
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,18 @@ def test_a_later_generation_counts_when_it_has_published(lab: Lab) -> None:
     assert lab.chain.later_generation(20) == 30
     assert lab.chain.later_generation(30) is None
     assert lab.chain.later_generation(25) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
+def test_a_later_generation_that_somebody_else_published_is_none(lab: Lab) -> None:
+    lab.submit(1, 10)
+    lab.submit(2, 20)
+    lab.start(10, 20)
+    lab.publish(20)
+    os.chown(lab.run.generation(20).rendezvous, 4242, 4242)
+    assert ChainFiles(lab.run, "c", os.getuid()).later_generation(10) is None
+    os.chown(lab.run.generation(20).rendezvous, os.getuid(), -1)
+    assert ChainFiles(lab.run, "c", os.getuid()).later_generation(10) == 20
 
 
 def test_a_later_generation_whose_file_cannot_be_read_raises_nothing(lab: Lab) -> None:
