@@ -34,9 +34,10 @@ QUEUE_SECONDS = 60.0
 CALLS_PER_MINUTE = 2
 DRY_AGAIN_SECONDS = 30.0
 """Between the two readings that must both show nothing."""
-FIRST_SIGHT_SECONDS = 3.0
-SECOND_SIGHT_SECONDS = 12.0
-"""After the verdict: the last tasks clear the queue, and leave one after the other."""
+FIRST_SIGHT_SECONDS = 8.0
+SECOND_SIGHT_SECONDS = 15.0
+"""After the verdict: the last tasks clear the queue, and leave one after the other. A look that comes too early would
+cost the minute until the next one."""
 LEAVING_SECONDS = 120.0
 """For so long the tasks of a chain that has its verdict are waited for."""
 
@@ -102,7 +103,7 @@ class QueueTurns:
     def took_queue(self) -> None:
         """The queue was read just now."""
         self.took()
-        self._due = self.clock.monotonic() + QUEUE_SECONDS * (0.75 + 0.5 * self.jitter())
+        self._due = self.clock.monotonic() + QUEUE_SECONDS * (1.0 + 0.5 * self.jitter())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,9 +128,6 @@ class Waiter:
     def run(self) -> WaitReport:
         """Wait. Without a time-out it has no deadline: it ends with the chain, or when somebody interrupts it."""
         began = self.clock.monotonic()
-        if self.chain.manifest.cluster is not None:
-            self._other_cluster = find_other_cluster(self.chain, self.client)
-            self.turns.took()
         while True:
             end = self._look()
             self._looked = True
@@ -205,6 +203,9 @@ class Waiter:
             self._dry_since = None
             return None
         if self._dry_since is None:
+            # Only an empty queue can be that of another cluster.
+            self._other_cluster = find_other_cluster(self.chain, self.client)
+            self.turns.took()
             self._dry_since = now
             return None
         if now - self._dry_since < DRY_AGAIN_SECONDS or self._verdict() is not None:

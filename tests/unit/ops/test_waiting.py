@@ -192,6 +192,11 @@ def test_slurm_is_asked_at_most_twice_in_any_minute(world: World, chain: ChainOn
     world.clock.after(3690, lambda: end_all(world, *jobs))
     wait_for(world, chain, jitter=jitter)
     assert 40 <= len(times) <= 100
+    dry = world.make_chain(world.root / "dry", chain_id="dry")
+    dry.record_id(1, 4711)
+    # Each waiter has a budget of its own.
+    world.clock.advance(120)
+    assert wait_for(world, dry, jitter=jitter).end is WaitEnd.EXHAUSTED
     for at in times:
         assert sum(at <= other < at + 60 for other in times) <= CALLS_PER_MINUTE
 
@@ -240,11 +245,19 @@ def test_a_directory_with_another_chain_and_no_word_of_this_one_is_said(world: W
 
 def test_on_another_cluster_only_the_files_tell(world: World) -> None:
     chain = world.make_chain(cluster="elsewhere")
-    chain.submit(1)
+    chain.record_id(1, 4711)
     world.clock.after(600, lambda: chain.decide(Verdict.COMPLETED))
     assert wait_for(world, chain).end is WaitEnd.COMPLETED
-    assert world.slurm.asked("queue") == []
-    assert "so only its files tell" in world.said[0]
+    assert len(world.slurm.asked("queue")) <= 2
+    assert "so only its files tell" in world.said[-1]
+
+
+def test_a_short_chain_is_not_waited_for_a_minute_longer(world: World, chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    world.clock.after(12, lambda: chain.decide(Verdict.COMPLETED))
+    world.clock.after(15, lambda: end_all(world, job))
+    report = wait_for(world, chain)
+    assert (report.still_there, report.waited_seconds <= 30) == ((), True), report
 
 
 def test_progress_names_generation_and_iteration(world: World, chain: ChainOnDisk) -> None:
