@@ -9,7 +9,9 @@ from pathlib import Path
 
 import click
 
+from nvrx_chain.commands.completing import complete_chain, complete_node
 from nvrx_chain.commands.ops import finish, json_option, open_desk, resolve, slurm_client_option
+from nvrx_chain.commands.progress import Progress
 from nvrx_chain.errors import UsageError
 from nvrx_chain.ops.bad_nodes import find_bad_nodes, read_deaths, render_bad_nodes
 from nvrx_chain.ops.chain import OpenChain, require_own
@@ -19,8 +21,13 @@ from nvrx_chain.ops.words import render_safely
 
 
 @click.command()
-@click.argument("nodes", nargs=-1, metavar="[NODES]...")
-@click.option("--chain", metavar="CHAIN", help="The chain by a job id in any form, or by its run directory.")
+@click.argument("nodes", nargs=-1, metavar="[NODES]...", shell_complete=complete_node)
+@click.option(
+    "--chain",
+    metavar="CHAIN",
+    help="The chain by a job id in any form, or by its run directory.",
+    shell_complete=complete_chain,
+)
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),
@@ -67,7 +74,9 @@ def exclude(
     chosen = _find_bad(found, desk, yes=yes) if bad_nodes else dict.fromkeys(parse_nodes(nodes), why)
     if chosen:
         request = ExcludeRequest(nodes=chosen, remove=remove, force=force)
-        finish(exclude_nodes(found, desk, request, seconds=timeout), as_json, render_exclude)
+        with Progress("excluding, until Slurm shows it", quiet=as_json):
+            report = exclude_nodes(found, desk, request, seconds=timeout)
+        finish(report, as_json, render_exclude)
 
 
 def _find_bad(chain: OpenChain, desk: Desk, *, yes: bool) -> dict[str, str]:
