@@ -29,27 +29,14 @@ def read_faults(settings: Settings, *, shape: Shape, launcher: LauncherKind, wor
     demo = settings.switch("no-restart-demo")
     # As established: the demonstration needs a fault, and a failed node would hand off where it should end.
     inject, failures = settings.switch("fault-inject") or demo, () if demo else asked
-    if demo and launcher is not LauncherKind.FT_LAUNCHER:
-        raise UsageError(
-            "reading --no-restart-demo: only ft_launcher gives such a verdict", hint="use --launcher ft_launcher"
-        )
     _refuse_idle_flags(settings, inject=inject)
     if not inject and not failures:
         return None
-    if inject and workload is None:
-        raise UsageError(
-            "reading --fault-inject: mock-gpt and megatron-gpt inject faults of ranks, a program of yours does not",
-            hint="use --workload, or switch it off: NVRX_FAULT_INJECT=0 NVRX_NO_RESTART_DEMO=0",
-        )
+    _refuse_impossible(launcher, workload, demo=demo, inject=inject, failures=failures)
     if inject:
         _check_ranks(ranks, shape)
         _check_types(types, workload)
     _check_failures(failures, shape)
-    if failures and launcher is not LauncherKind.FT_LAUNCHER and workload != "mock-gpt":
-        raise UsageError(
-            "reading --inject-gpu-failure: ft_launcher does that, and mock-gpt with any launcher",
-            hint="use --launcher ft_launcher, or switch it off: NVRX_INJECT_GPU_FAILURE=",
-        )
     return Faults(
         ranks=ranks if inject else (),
         delay_seconds=settings.seconds("fault-delay"),
@@ -57,6 +44,26 @@ def read_faults(settings: Settings, *, shape: Shape, launcher: LauncherKind, wor
         gpu_failures=tuple(map(str, failures)),
         no_restart_demo=demo,
     )
+
+
+def _refuse_impossible(
+    launcher: LauncherKind, workload: str | None, *, demo: bool, inject: bool, failures: tuple[NodeFailure, ...]
+) -> None:
+    """Raise UsageError for what nobody would do: a rehearsal without its fault passes, and proves nothing."""
+    if demo and launcher is not LauncherKind.FT_LAUNCHER:
+        raise UsageError(
+            "reading --no-restart-demo: only ft_launcher gives such a verdict", hint="use --launcher ft_launcher"
+        )
+    if inject and workload is None:
+        raise UsageError(
+            "reading --fault-inject: mock-gpt and megatron-gpt inject faults of ranks, a program of yours does not",
+            hint="use --workload, or switch it off: NVRX_FAULT_INJECT=0 NVRX_NO_RESTART_DEMO=0",
+        )
+    if failures and launcher is not LauncherKind.FT_LAUNCHER and workload != "mock-gpt":
+        raise UsageError(
+            "reading --inject-gpu-failure: ft_launcher does that, and mock-gpt with any launcher",
+            hint="use --launcher ft_launcher, or switch it off: NVRX_INJECT_GPU_FAILURE=",
+        )
 
 
 def _check_ranks(ranks: tuple[int, ...], shape: Shape) -> None:

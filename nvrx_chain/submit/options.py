@@ -1,6 +1,7 @@
 """Every option of `nvrx-chain submit`, once: flag, environment names, TOML key, default, type, help. Pure.
 
 The click command, the reader of environment and file, `--show-config` and the docs test are all built from OPTIONS.
+Longer than other modules because it is one table.
 """
 
 from __future__ import annotations

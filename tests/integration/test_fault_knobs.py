@@ -79,7 +79,9 @@ def test_a_rank_that_fails_in_any_way_costs_a_cycle_and_training_goes_on(
     starts = [event for event in chain.events(job) if event.event is EventKind.START and event.rank == 1]
     assert len(starts) >= 2
     assert starts[1].iteration > 0, "the second cycle resumed from a checkpoint of the first"
-    assert starts[1].restart_count == 1
+    if launcher is FT_LAUNCHER:
+        # An agent of torchrun counts only the failures of its own ranks, and who froze was found by its peer.
+        assert starts[1].restart_count == 1
     assert chain.iteration() == 120
 
 
