@@ -32,7 +32,8 @@ _QUOTED = r"'[^']*'|\"[^\"]*\""
 _NAMED_VALUES = (
     (rf"(-{{0,2}}{_NAME})\s?=\s?", rf"{_QUOTED}|[^\s,;&'\"]+"),
     (rf"['\"]({_NAME})['\"]\s?:\s?", _QUOTED),
-    (rf"(--?{_NAME})\s", rf"{_QUOTED}|[^\s'\"-][^\s'\"]*"),
+    # At the begin of a word: what follows `pd-routing-key` in a sentence is no value.
+    (rf"(?<![\w-])(--?{_NAME})\s", rf"{_QUOTED}|[^\s'\"-][^\s'\"]*"),
 )
 """How a name is written, and what its value then is."""
 _USERINFO = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@'\"]{1,500}@"
@@ -73,12 +74,15 @@ def mask_text(text: str) -> str:
 
 
 def _mask_named(text: str, name: str, value: str) -> str:
-    """Names are looked for one by one, because the value of one can hold the next: `--env=TOKEN=...`."""
+    """Names are looked for one by one, because the value of one can hold the next: `--env=TOKEN=...`.
+
+    Dots alone are no value: so a hint shows how one is written.
+    """
     kept: list[str] = []
     at = 0
     for match in re.finditer(name, text):
         found = re.compile(value).match(text, match.end()) if is_secret_name(match[1]) else None
-        if found is not None and match.start() >= at:
+        if found is not None and match.start() >= at and found[0].strip("'\"."):
             kept += (text[at : match.end()], HIDDEN)
             at = found.end()
     return "".join((*kept, text[at:]))

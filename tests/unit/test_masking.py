@@ -106,6 +106,7 @@ def test_of_a_url_the_password_is_hidden_and_the_host_stays(url: str) -> None:
         "python -m nvrx_chain.workloads.mock_gpt --target-iteration 100",
         "user@node: command not found",
         "--partition=main,long --mem=0 --constraint=a&b",
+        'pd-routing-key is a number, not a text (write pd-routing-key = "...")',
     ],
 )
 def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
