@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +28,28 @@ T = TypeVar("T")
 needs_cluster = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("slurmctld", path=os.environ["PATH"] + ":/usr/sbin") is None,
     reason="needs root and Slurm's packages (apt-get install -y slurmctld slurmd slurm-client munge)",
+)
+
+
+def _kernel_holds_opens() -> bool:
+    """Whether a fanotify listener may keep an open waiting; asked for an empty directory that nobody else opens."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    listener = libc.fanotify_init(_FAN_CLASS_CONTENT, os.O_RDONLY)
+    if listener < 0:
+        return False
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            marked: int = libc.fanotify_mark(
+                listener, _FAN_MARK_ADD, ctypes.c_uint64(_FAN_OPEN_PERM), -1, os.fsencode(directory)
+            )
+            return marked == 0
+    finally:
+        os.close(listener)
+
+
+_FAN_CLASS_CONTENT, _FAN_MARK_ADD, _FAN_OPEN_PERM = 0x4, 0x1, 0x10000
+needs_held_opens = pytest.mark.skipif(
+    not _kernel_holds_opens(), reason="needs root and a kernel with CONFIG_FANOTIFY_ACCESS_PERMISSIONS"
 )
 
 # Two ranks per task, each with a child that inherits RANK; a run-task beside the step; a pulse that says it is alive.

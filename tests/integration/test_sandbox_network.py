@@ -65,6 +65,7 @@ def test_nodes_reach_each_other_and_this_machine_by_addresses_of_their_own(lab: 
     lab.submit("--wait", "-N3", script=script)
 
 
+@pytest.mark.slow
 def test_two_networks_lie_side_by_side_and_go_one_by_one(tmp_path: Path, lab: Lab) -> None:
     with running_lab(tmp_path / "other", nodes=2, network=True) as other:
         slot = slot_of(other)
@@ -88,7 +89,8 @@ def test_accounting_answers_inside_the_nodes_of_a_network(tmp_path: Path) -> Non
         assert lab.run("srun", "sacctmgr", "-n", "-P", "show", "cluster", "format=cluster") == "sandbox"
 
 
-@pytest.mark.parametrize("stage", [pytest.param("claimed", marks=pytest.mark.slow), "network"])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["claimed", "network"])
 def test_down_removes_the_network_of_an_up_that_was_killed(tmp_path: Path, stage: str) -> None:
     directory = tmp_path / HOSTILE
     process = _start_up(directory, "--nodes", "100", "--network")

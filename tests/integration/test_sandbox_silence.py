@@ -8,9 +8,9 @@ import pytest
 
 from nvrx_chain.errors import SandboxError
 from nvrx_chain.sandbox import FaultKind
-from tests.integration.sandbox_lab import CLOCK, Lab, needs_cluster, running_lab, wait
+from tests.integration.sandbox_lab import CLOCK, Lab, needs_cluster, needs_held_opens, running_lab, wait
 
-pytestmark = [pytest.mark.integration, needs_cluster]
+pytestmark = [pytest.mark.integration, needs_cluster, needs_held_opens]
 
 # Beats in a file of the shared directory, opened anew each time, and in one that stays open outside of it.
 BEATS = """\
@@ -92,6 +92,7 @@ def test_a_cut_node_with_its_disk_goes_on_writing(lab: Lab) -> None:
     assert faults(lab) == {"n1": ("cut",)}
 
 
+@pytest.mark.slow
 def test_an_isolated_node_reaches_its_peers_and_the_disk_and_not_the_controller(lab: Lab) -> None:
     start_beats(lab, "n1")
     for _ in range(2):
@@ -150,6 +151,7 @@ def test_what_is_off_is_not_cut_and_a_revived_node_is_whole(lab: Lab) -> None:
     assert lab.run("srun", "-w", "n3", "ls", str(lab.sandbox.shared))
 
 
+@pytest.mark.slow
 def test_down_ends_a_sandbox_whose_nodes_are_cut_and_stalled(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("down") / "x"
     with running_lab(directory, nodes=2, network=True) as lab:

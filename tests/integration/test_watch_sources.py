@@ -18,6 +18,7 @@ from tests.integration.watch_tools import Watcher, submit_plain, tasks_in, wait_
 from tests.unit.watch.sinks.receiver import receiving
 
 
+@pytest.mark.slow
 def test_with_the_controller_away_a_pass_is_degraded_silent_and_harmless_and_recovers(
     cluster: Cluster, tmp_path: Path
 ) -> None:
