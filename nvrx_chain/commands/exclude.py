@@ -72,11 +72,11 @@ def exclude(
     require_own(found, desk.operator)
     why = reason or f"by {desk.operator.signature}"
     chosen = _find_bad(found, desk, yes=yes) if bad_nodes else dict.fromkeys(parse_nodes(nodes), why)
-    if chosen:
-        request = ExcludeRequest(nodes=chosen, remove=remove, force=force)
-        with Progress("excluding, until Slurm shows it", quiet=as_json):
-            report = exclude_nodes(found, desk, request, seconds=timeout)
-        finish(report, as_json, render_exclude)
+    # Also when there is none: the list on record goes to what waits once more, and whoever asked for JSON gets it.
+    request = ExcludeRequest(nodes=chosen, remove=remove, force=force)
+    with Progress("excluding, until Slurm shows it", quiet=as_json):
+        report = exclude_nodes(found, desk, request, seconds=timeout)
+    finish(report, as_json, render_exclude)
 
 
 def _find_bad(chain: OpenChain, desk: Desk, *, yes: bool) -> dict[str, str]:

@@ -183,8 +183,18 @@ def test_bad_nodes_are_shown_asked_about_and_excluded(world: World, chain: Chain
     assert done.exit_code == 0
     assert f"excluded     n8: tasks {first}_0 {first}_3 died there" in done.stdout
     assert lists(world, second) == {("PENDING", "n8")}
-    again = run(world, *words, "--yes")
+    again = run(world, *words, "--yes", "--json")
     assert "no node on which several tasks died" in again.stderr
+    assert json.loads(again.stdout)["added"] == []
+    assert lists(world, second) == {("PENDING", "n8")}
+
+
+def test_without_bad_nodes_the_list_of_the_chain_stays_as_it_is(world: World, chain: ChainOnDisk) -> None:
+    job = chain.submit(1)
+    seen = run(world, "--bad-nodes", "--run-dir", str(chain.run.path), "--json")
+    assert seen.exit_code == 0
+    assert json.loads(seen.stdout)["nodes"] == {}
+    assert {nodes for _, nodes in lists(world, job)} == {"(null)"}
 
 
 def test_the_command_takes_nodes_or_bad_nodes(world: World, chain: ChainOnDisk) -> None:
