@@ -23,6 +23,7 @@ from tests.integration.people import UIDS, Entered, People, living_people
 from tests.integration.watch_tools import WATCH
 
 HOSTILE = "$(touch pwned) `touch pwned` ;touch pwned; \"'|&\n\ttouch pwned #"
+OF_AN_OPERATOR = ("cancel", "hold", "release")
 WATCH_EVERYTHING = ("--act", "--allow=fence", "--allow=cancel-chain", "--allow=hold", "--allow=extend")
 
 
@@ -231,17 +232,20 @@ def test_a_forged_run_directory_reaches_no_job_under_root_and_under_the_forger(p
             operator = ("--act-as-operator",)
             for words in (
                 ("cancel", where, "--yes", "--timeout=2"),
+                ("cancel", where, "--after-current", "--yes", "--timeout=2"),
                 ("hold", where, "--timeout=2"),
                 ("release", where, "--timeout=2"),
                 ("extend", where, "--by=1"),
+                ("exclude", "n1", where, "--timeout=2"),
+                ("prune", where, "--yes", "--keep=0"),
             ):
-                for flags in ((), operator) if words[0] != "extend" else ((),):
+                for flags in ((), operator) if words[0] in OF_AN_OPERATOR else ((),):
                     user.run([COMMAND, *words, *flags], check=False)
                     tried += 1
                     assert rows(people, chain) == before, (name, user.user, words, flags)
             watch(user, "forged", where, *WATCH_EVERYTHING, *operator)
             assert rows(people, chain) == before, (name, user.user, "nvrx-watch")
-    assert tried >= 7 * 2 * 7
+    assert tried >= 7 * 2 * 11
     assert records(chain.run_dir) == on_record
     assert not [row for row in people.root.live_rows() if row.job not in chain.jobs]
 
