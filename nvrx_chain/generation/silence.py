@@ -29,6 +29,10 @@ def out_of_reach(snapshot: Snapshot, train_tasks: int, lease_timeout: float) -> 
     cut = sorted(set(peers) & {*snapshot.silenced, *snapshot.lost_hosts()})
     if 2 * len(cut) < train_tasks or 2 * len(cut) <= len(peers):
         return None
+    if not set(cut) & {*snapshot.silenced}:
+        # Launchers lose a host at the very moment of its death, when its lease still seems to go on. Only who has
+        # been without an answer for a while, and saw the lease move meanwhile, knows better.
+        return None
     return f"task 0 answers none of tasks {tuple(cut)} over the network, its lease goes on"
 
 

@@ -9,7 +9,7 @@ import pytest
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.silence import SILENT_SECONDS, HostSilence, out_of_reach
 from nvrx_chain.generation.watcher import LeaseView, Snapshot
-from nvrx_chain.records.control import Silence
+from nvrx_chain.records.control import LauncherExit, Silence
 from tests.fakes.generation_lab import HeldWork, Lab, freeze, read
 
 TIMEOUT = 30.0
@@ -20,6 +20,24 @@ def seen(
 ) -> Snapshot:
     lease = LeaseView(counter=9, still_seconds=still, interval_seconds=5.0)
     return Snapshot(taken_at=0.0, leases={0: lease}, joined=joined, left=left, silenced=silenced)
+
+
+def launcher_exit(task: int) -> LauncherExit:
+    return LauncherExit(
+        array_job_id=1,
+        array_task_id=task,
+        restart_count=0,
+        host=f"n{task}",
+        boot_id="b",
+        pid=1,
+        pid_started_at=1,
+        node=f"n{task}",
+        exit_code=1,
+        asked_to_stop=False,
+        rendezvous_lost=True,
+        started_at="x",
+        ended_at="y",
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,6 +59,15 @@ def test_it_takes_a_majority_of_the_peers_and_half_of_the_training_tasks(
     snapshot: Snapshot, train: int, closed: bool
 ) -> None:
     assert (out_of_reach(snapshot, train, TIMEOUT) is not None) is closed
+
+
+def test_launchers_that_lost_the_host_prove_nothing_before_somebody_waited_for_its_answer() -> None:
+    exits = tuple(launcher_exit(task) for task in (1, 2))
+    lost = dataclasses.replace(seen((0, 1, 2), ()), launcher_exits=exits)
+    assert lost.lost_hosts() == (1, 2)
+    assert out_of_reach(lost, 2, TIMEOUT) is None
+    one_waited = dataclasses.replace(seen((0, 1, 2), (2,)), launcher_exits=exits[:1])
+    assert out_of_reach(one_waited, 2, TIMEOUT) is not None
 
 
 class SilentLink:
