@@ -24,7 +24,7 @@ from nvrx_chain.errors import SlurmError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, read_chain_queue, require_cluster, require_own
 from nvrx_chain.ops.settle import Desk
 from nvrx_chain.records.files import list_names
-from nvrx_chain.records.layout import parse_indexed_name
+from nvrx_chain.records.layout import SEGMENT_HEALTH, parse_indexed_name
 from nvrx_chain.slurm.chain_queue import ChainQueue
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,9 @@ FENCED_AFTER = timedelta(hours=1)
 """By then a task that is cut off has stopped its ranks by itself, whatever its thresholds are."""
 
 _PARTS: dict[str, re.Pattern[str]] = {
-    "control": re.compile(r"\.?[a-z_]+(?:\.[\w.-]+)?\.json(?:\.\d+\.[0-9a-f]+\.tmp)?", re.ASCII),
+    "control": re.compile(
+        rf"\.?[a-z_]+(?:\.[\w.-]+)?\.json(?:\.\d+\.[0-9a-f]+\.tmp)?|{SEGMENT_HEALTH}\.\d+\.\d+", re.ASCII
+    ),
     "logs": re.compile(r"(?:task|launcher|app)(?:_[\w.-]+)?\.log(?:\.\d+)?", re.ASCII),
     "cycle_infos": re.compile(r"cycle_info\.[\w.-]*", re.ASCII),
 }
@@ -66,6 +68,7 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     """What goes, or went. `generations`: array job -> bytes; `history`: bytes of older chains' records.
 
     `left_alone`: path -> why: files that are nobody's we know, or somebody else's. `kept`: array job -> why.
+    `not_removed`: path -> why it could not be removed.
     """
 
     schema: int = 1
@@ -79,11 +82,12 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     kept: dict[int, str]
     left_alone: dict[str, str]
+    not_removed: dict[str, str]
 
     @property
     def is_complete(self) -> bool:
         """Nothing that was to go is still there."""
-        return True
+        return not self.not_removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +133,14 @@ def plan_prune(chain: OpenChain, desk: Desk, request: PruneRequest) -> PrunePlan
         bytes=sum(one.size for one in doomed),
         kept=kept,
         left_alone=left_alone,
+        not_removed={},
     )
     return PrunePlan(doomed=tuple(doomed), report=report)
 
 
 def prune(chain: OpenChain, plan: PrunePlan, progress: Callable[[int], None]) -> PruneReport:
     """Remove it. `progress` hears the bytes of each file. A file that is gone already is no error."""
-    left_alone = dict(plan.report.left_alone)
+    not_removed: dict[str, str] = {}
     removed: list[Doomed] = []
     with _open(chain.directory.path, ()) as root:
         for one in plan.doomed if root is not None else ():
@@ -144,17 +149,23 @@ def prune(chain: OpenChain, plan: PrunePlan, progress: Callable[[int], None]) ->
             if why is None:
                 removed.append(one)
             else:
-                left_alone["/".join((*one.directory, one.name))] = why
+                not_removed["/".join((*one.directory, one.name))] = why
             progress(one.size)
         if root is not None:
             _remove_empty(root, {one.directory for one in removed})
     return msgspec.structs.replace(
         plan.report,
         dry_run=False,
+        generations={job: size for job in plan.report.generations if (size := _size_of(removed, str(job)))},
+        history=sum(one.size for one in removed if one.directory[0] == "history"),
         files=len(removed),
         bytes=sum(one.size for one in removed),
-        left_alone=left_alone,
+        not_removed=not_removed,
     )
+
+
+def _size_of(removed: list[Doomed], job: str) -> int:
+    return sum(one.size for one in removed if one.directory[:2] == ("generations", job))
 
 
 def _find_kept(chain: OpenChain, queue: ChainQueue, request: PruneRequest, now: datetime) -> dict[int, str]:
@@ -305,6 +316,9 @@ def render_prune(report: PruneReport) -> str:
     lines += [f"left alone   {path}: {why}" for path, why in shown]
     if len(report.left_alone) > len(shown):
         lines.append(f"left alone   and {len(report.left_alone) - len(shown)} more")
+    lines += [f"not removed  {path}: {why}" for path, why in list(report.not_removed.items())[:10]]
+    if report.not_removed:
+        lines.append(f"{len(report.not_removed)} of them are still there: repeat this command when that is mended")
     return "\n".join(lines)
 
 
