@@ -57,8 +57,9 @@ class PruneRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doomed:
-    """One file that goes: its directory below the run directory, its name, its size."""
+    """One file that goes: its generation (None: of history/), its directory below the run directory, its name, its size."""
 
+    job: int | None
     directory: tuple[str, ...]
     name: str
     size: int
@@ -156,7 +157,7 @@ def prune(chain: OpenChain, plan: PrunePlan, progress: Callable[[int], None]) ->
     return msgspec.structs.replace(
         plan.report,
         dry_run=False,
-        generations={job: size for job in plan.report.generations if (size := _size_of(removed, str(job)))},
+        generations={job: size for job in plan.report.generations if (size := _size_of(removed, job))},
         history=sum(one.size for one in removed if one.directory[0] == "history"),
         files=len(removed),
         bytes=sum(one.size for one in removed),
@@ -164,8 +165,8 @@ def prune(chain: OpenChain, plan: PrunePlan, progress: Callable[[int], None]) ->
     )
 
 
-def _size_of(removed: list[Doomed], job: str) -> int:
-    return sum(one.size for one in removed if one.directory[:2] == ("generations", job))
+def _size_of(removed: list[Doomed], job: int) -> int:
+    return sum(one.size for one in removed if one.job == job)
 
 
 def _find_kept(chain: OpenChain, queue: ChainQueue, request: PruneRequest, now: datetime) -> dict[int, str]:
@@ -232,10 +233,10 @@ def _started(root: int) -> list[int]:
 
 def _of_generation(root: int, job: int, owner: int, left_alone: dict[str, str]) -> Iterator[Doomed]:
     for part, known in _PARTS.items():
-        yield from _list(root, ("generations", str(job), part), known, owner, left_alone)
+        yield from _list(root, ("generations", str(job), part), known, owner, left_alone, job=job)
     batch_output = re.compile(rf"slurm-{job}_\d{{1,9}}\.log", re.ASCII)
     # The directory of all generations: the others' are no news.
-    yield from _list(root, ("logs",), batch_output, owner, {})
+    yield from _list(root, ("logs",), batch_output, owner, {}, job=job)
 
 
 def _of_history(root: int, owner: int, left_alone: dict[str, str]) -> Iterator[Doomed]:
@@ -243,11 +244,17 @@ def _of_history(root: int, owner: int, left_alone: dict[str, str]) -> Iterator[D
         names = sorted(os.listdir(directory)) if directory is not None else []
     for name in names:
         for parts in (("history", name), ("history", name, _SUBMISSIONS)):
-            yield from _list(root, parts, _OF_HISTORY, owner, left_alone)
+            yield from _list(root, parts, _OF_HISTORY, owner, left_alone, job=None)
 
 
 def _list(
-    root: int, parts: tuple[str, ...], known: re.Pattern[str], owner: int, left_alone: dict[str, str]
+    root: int,
+    parts: tuple[str, ...],
+    known: re.Pattern[str],
+    owner: int,
+    left_alone: dict[str, str],
+    *,
+    job: int | None,
 ) -> Iterator[Doomed]:
     with _open(root, parts) as directory:
         if directory is None:
@@ -261,7 +268,7 @@ def _list(
                 continue
             why = _why_not(name, status, known, owner)
             if why is None:
-                yield Doomed(directory=parts, name=name, size=status.st_size)
+                yield Doomed(job=job, directory=parts, name=name, size=status.st_size)
             else:
                 left_alone["/".join((*parts, name))] = why
 
