@@ -82,5 +82,8 @@ def main() -> None:
     try:
         cli.main(prog_name="nvrx-chain", standalone_mode=True)
     except NvrxError as error:
-        click.echo(f"nvrx-chain: {error}", err=True)
+        # Not at the top: it is for those few that fail. What an error quotes of a file must not steer the terminal.
+        from nvrx_chain.ops.words import render_safely
+
+        click.echo(f"nvrx-chain: {render_safely(str(error))}", err=True)
         sys.exit(int(error.exit_code))

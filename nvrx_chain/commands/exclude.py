@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from nvrx_chain.commands.completing import complete_chain, complete_node
 from nvrx_chain.commands.ops import finish, json_option, open_desk, resolve, slurm_client_option
@@ -15,7 +16,14 @@ from nvrx_chain.commands.progress import Progress
 from nvrx_chain.errors import UsageError
 from nvrx_chain.ops.bad_nodes import find_bad_nodes, read_deaths, render_bad_nodes
 from nvrx_chain.ops.chain import OpenChain, require_own
-from nvrx_chain.ops.exclude import ExcludeRequest, exclude_nodes, parse_nodes, read_excluded, render_exclude
+from nvrx_chain.ops.exclude import (
+    ExcludeRequest,
+    describe_excluded,
+    exclude_nodes,
+    parse_nodes,
+    read_excluded,
+    render_exclude,
+)
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
 from nvrx_chain.ops.words import render_safely
 
@@ -72,7 +80,10 @@ def exclude(
     require_own(found, desk.operator)
     why = reason or f"by {desk.operator.signature}"
     chosen = _find_bad(found, desk, yes=yes) if bad_nodes else dict.fromkeys(parse_nodes(nodes), why)
-    # Also when there is none: the list on record goes to what waits once more, and whoever asked for JSON gets it.
+    if not chosen:
+        if as_json:
+            click.echo(msgspec.json.encode(describe_excluded(found)))
+        return
     request = ExcludeRequest(nodes=chosen, remove=remove, force=force)
     with Progress("excluding, until Slurm shows it", quiet=as_json):
         report = exclude_nodes(found, desk, request, seconds=timeout)

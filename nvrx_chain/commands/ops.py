@@ -134,7 +134,8 @@ def cancel(
     desk = act_for_owner(found.chain, desk) if as_operator else desk
     require_own(found.chain, desk.operator)
     if desk.is_interactive and not yes:
-        click.confirm((ask_before_ending if after_current else ask_before_cancel)(found.chain), abort=True, err=True)
+        question = (ask_before_ending if after_current else ask_before_cancel)(found.chain)
+        click.confirm(render_safely(question), abort=True, err=True)
     stop = end_after_current if after_current else cancel_chain
     with Progress("cancelling, until the queue shows it", quiet=as_json):
         report = stop(found.chain, desk, why=reason, seconds=timeout)
@@ -258,7 +259,7 @@ def open_desk() -> Desk:
         client=make_client(context.meta.get(_KIND, SlurmClientKind.COMMAND), clock=clock, environ=os.environ),
         clock=clock,
         operator=Operator(user=user, uid=uid, host=socket.gethostname()),
-        say=lambda line: click.echo(line, err=True),
+        say=lambda line: click.echo(render_safely(line), err=True),
         is_interactive=sys.stdin.isatty(),
     )
 

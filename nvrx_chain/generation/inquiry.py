@@ -25,8 +25,10 @@ from nvrx_chain.slurm.states import JobState
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 4.0
-QUEUE_EVERY = 3
-"""The node is what an asker waits for; the task is looked at with each third look. A controller that
+FIRST_LOOK_SECONDS = 10.0
+"""Slurm calls a node that still seemed well silent no sooner than its own message time-out (10 s) after the nudge."""
+QUEUE_EVERY = 4
+"""The node is what an asker waits for; the task is looked at with each fourth look. A controller that
 serves a thousand jobs feels each call."""
 BACK_OFF_SECONDS = (15.0, 30.0, 60.0, 120.0)
 ASKING = "asking"
@@ -88,7 +90,7 @@ def inquire(context: TaskContext, about: int) -> Judgement:
     node = read_batch_node(context.client, row)
     judgement = eye.judge(row, node)
     if isinstance(row, QueuedTask) and _is_open(row, node, eye):
-        judgement = _probe(context, about, row, eye)
+        judgement = _probe(context, about, row, eye, node)
     context.board.note_inquiry(about, judgement.life.value, judgement.evidence)
     log.info("inquiry about=%s answer=%s evidence=%s", about, judgement.life.value, judgement.evidence)
     return judgement
@@ -114,20 +116,23 @@ def _is_open(row: QueuedTask, node: Node | Unobserved | None, eye: LeaseEye) -> 
     return not (is_unreachable(node) and eye.stood_long_enough)
 
 
-def _probe(context: TaskContext, about: int, known: QueuedTask, eye: LeaseEye) -> Judgement:
+def _probe(
+    context: TaskContext, about: int, known: QueuedTask, eye: LeaseEye, node: Node | Unobserved | None
+) -> Judgement:
     """Nudge, then look until there is proof, the lease moves or the probe time is over."""
     deadline = context.clock.monotonic() + context.thresholds.probe
     try:
         context.client.nudge(known.spec)
     except NvrxError as error:
         log.warning("nudge failed task=%s error=%s", known.spec, error)
-    never = threading.Event()
     judgement = Judgement(life=Life.UNKNOWN, evidence="there was no time to look")
     row: QueuedTask | Unobserved | None = known
     looks = 0
+    seems_well = isinstance(node, Node) and not is_unreachable(node) and _runs(known)
+    pause = FIRST_LOOK_SECONDS if seems_well else POLL_SECONDS
     while context.clock.monotonic() < deadline:
-        context.clock.wait(never, POLL_SECONDS)
-        context.board.note_inquiry(about, ASKING, "waiting for Slurm to look at the node")
+        _wait_while_still(context, about, eye, pause)
+        pause = POLL_SECONDS
         looks += 1
         node = read_batch_node(context.client, row)
         judgement = eye.judge(row, node)
@@ -139,6 +144,16 @@ def _probe(context: TaskContext, about: int, known: QueuedTask, eye: LeaseEye) -
         if judgement.life is Life.DEAD or eye.moved:
             break
     return judgement
+
+
+def _wait_while_still(context: TaskContext, about: int, eye: LeaseEye, seconds: float) -> None:
+    """Wait, with an eye on the lease, which costs Slurm nothing: one that moves ends it."""
+    never = threading.Event()
+    deadline = context.clock.monotonic() + seconds
+    while not eye.moved and (left := deadline - context.clock.monotonic()) > 0:
+        context.clock.wait(never, min(left, POLL_SECONDS))
+        context.board.note_inquiry(about, ASKING, "waiting for Slurm to look at the node")
+        eye.look()
 
 
 def _runs(row: QueuedTask | Unobserved | None) -> bool:

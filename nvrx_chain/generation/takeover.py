@@ -105,7 +105,7 @@ class _OverTheHead:
     def pause(self, cancels: Cancels, seconds: float) -> None:
         """Whoever is only waited for says on the board that he left; the controller is not asked meanwhile."""
         context, never = self._context, threading.Event()
-        if cancels.tasks or cancels.pending_arrays or not cancels.waiting:
+        if cancels.pending_arrays or not cancels.waiting:
             context.clock.wait(never, seconds)
             return
         deadline = context.clock.monotonic() + WAITING_SECONDS
@@ -115,6 +115,8 @@ class _OverTheHead:
             if not isinstance(left, Unobserved):
                 self._see_host_leave(left)
                 if awaited <= {*left} and not (self._host_is_cut_off and 0 in awaited - self._proven):
+                    # Slurm hears of it a moment later.
+                    context.clock.wait(never, seconds)
                     return
             context.board.note_inquiry(0, CLEARING, "waiting for the others to leave")
             context.clock.wait(never, teardown.POLL_SECONDS)

@@ -116,6 +116,22 @@ def exclude_nodes(
     )
 
 
+def describe_excluded(chain: OpenChain) -> ExcludeReport:
+    """The report of doing nothing: what the chain keeps away from. Raises RecordError."""
+    return ExcludeReport(
+        chain_id=chain.manifest.chain_id,
+        name=chain.manifest.job_name,
+        run_directory=str(chain.directory.path),
+        nodes=read_excluded(chain),
+        added=(),
+        removed=(),
+        done=(),
+        not_done={},
+        left_alone={},
+        no_answer=None,
+    )
+
+
 def read_excluded(chain: OpenChain) -> dict[str, str]:
     """The nodes that the chain keeps away from, by its record, else by its submit. Raises RecordError."""
     record = chain.files.look_for_excluded()

@@ -24,7 +24,7 @@ from nvrx_chain.errors import SlurmError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, read_chain_queue, require_cluster, require_own
 from nvrx_chain.ops.settle import Desk
 from nvrx_chain.records.files import list_names
-from nvrx_chain.records.layout import parse_indexed_name
+from nvrx_chain.records.layout import SEGMENT_HEALTH, parse_indexed_name
 from nvrx_chain.slurm.chain_queue import ChainQueue
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,9 @@ FENCED_AFTER = timedelta(hours=1)
 """By then a task that is cut off has stopped its ranks by itself, whatever its thresholds are."""
 
 _PARTS: dict[str, re.Pattern[str]] = {
-    "control": re.compile(r"\.?[a-z_]+(?:\.[\w.-]+)?\.json(?:\.\d+\.[0-9a-f]+\.tmp)?", re.ASCII),
+    "control": re.compile(
+        rf"\.?[a-z_]+(?:\.[\w.-]+)?\.json(?:\.\d+\.[0-9a-f]+\.tmp)?|{SEGMENT_HEALTH}\.\d+\.\d+", re.ASCII
+    ),
     "logs": re.compile(r"(?:task|launcher|app)(?:_[\w.-]+)?\.log(?:\.\d+)?", re.ASCII),
     "cycle_infos": re.compile(r"cycle_info\.[\w.-]*", re.ASCII),
 }
@@ -55,8 +57,9 @@ class PruneRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doomed:
-    """One file that goes: its directory below the run directory, its name, its size."""
+    """One file that goes: its generation (None: of history/), its directory below the run directory, its name, its size."""
 
+    job: int | None
     directory: tuple[str, ...]
     name: str
     size: int
@@ -66,6 +69,7 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     """What goes, or went. `generations`: array job -> bytes; `history`: bytes of older chains' records.
 
     `left_alone`: path -> why: files that are nobody's we know, or somebody else's. `kept`: array job -> why.
+    `not_removed`: path -> why it could not be removed.
     """
 
     schema: int = 1
@@ -79,11 +83,12 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     kept: dict[int, str]
     left_alone: dict[str, str]
+    not_removed: dict[str, str]
 
     @property
     def is_complete(self) -> bool:
         """Nothing that was to go is still there."""
-        return True
+        return not self.not_removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +134,14 @@ def plan_prune(chain: OpenChain, desk: Desk, request: PruneRequest) -> PrunePlan
         bytes=sum(one.size for one in doomed),
         kept=kept,
         left_alone=left_alone,
+        not_removed={},
     )
     return PrunePlan(doomed=tuple(doomed), report=report)
 
 
 def prune(chain: OpenChain, plan: PrunePlan, progress: Callable[[int], None]) -> PruneReport:
     """Remove it. `progress` hears the bytes of each file. A file that is gone already is no error."""
-    left_alone = dict(plan.report.left_alone)
+    not_removed: dict[str, str] = {}
     removed: list[Doomed] = []
     with _open(chain.directory.path, ()) as root:
         for one in plan.doomed if root is not None else ():
@@ -144,17 +150,23 @@ def prune(chain: OpenChain, plan: PrunePlan, progress: Callable[[int], None]) ->
             if why is None:
                 removed.append(one)
             else:
-                left_alone["/".join((*one.directory, one.name))] = why
+                not_removed["/".join((*one.directory, one.name))] = why
             progress(one.size)
         if root is not None:
             _remove_empty(root, {one.directory for one in removed})
     return msgspec.structs.replace(
         plan.report,
         dry_run=False,
+        generations={job: size for job in plan.report.generations if (size := _size_of(removed, job))},
+        history=sum(one.size for one in removed if one.directory[0] == "history"),
         files=len(removed),
         bytes=sum(one.size for one in removed),
-        left_alone=left_alone,
+        not_removed=not_removed,
     )
+
+
+def _size_of(removed: list[Doomed], job: int) -> int:
+    return sum(one.size for one in removed if one.job == job)
 
 
 def _find_kept(chain: OpenChain, queue: ChainQueue, request: PruneRequest, now: datetime) -> dict[int, str]:
@@ -221,10 +233,10 @@ def _started(root: int) -> list[int]:
 
 def _of_generation(root: int, job: int, owner: int, left_alone: dict[str, str]) -> Iterator[Doomed]:
     for part, known in _PARTS.items():
-        yield from _list(root, ("generations", str(job), part), known, owner, left_alone)
+        yield from _list(root, ("generations", str(job), part), known, owner, left_alone, job=job)
     batch_output = re.compile(rf"slurm-{job}_\d{{1,9}}\.log", re.ASCII)
     # The directory of all generations: the others' are no news.
-    yield from _list(root, ("logs",), batch_output, owner, {})
+    yield from _list(root, ("logs",), batch_output, owner, {}, job=job)
 
 
 def _of_history(root: int, owner: int, left_alone: dict[str, str]) -> Iterator[Doomed]:
@@ -232,11 +244,17 @@ def _of_history(root: int, owner: int, left_alone: dict[str, str]) -> Iterator[D
         names = sorted(os.listdir(directory)) if directory is not None else []
     for name in names:
         for parts in (("history", name), ("history", name, _SUBMISSIONS)):
-            yield from _list(root, parts, _OF_HISTORY, owner, left_alone)
+            yield from _list(root, parts, _OF_HISTORY, owner, left_alone, job=None)
 
 
 def _list(
-    root: int, parts: tuple[str, ...], known: re.Pattern[str], owner: int, left_alone: dict[str, str]
+    root: int,
+    parts: tuple[str, ...],
+    known: re.Pattern[str],
+    owner: int,
+    left_alone: dict[str, str],
+    *,
+    job: int | None,
 ) -> Iterator[Doomed]:
     with _open(root, parts) as directory:
         if directory is None:
@@ -250,7 +268,7 @@ def _list(
                 continue
             why = _why_not(name, status, known, owner)
             if why is None:
-                yield Doomed(directory=parts, name=name, size=status.st_size)
+                yield Doomed(job=job, directory=parts, name=name, size=status.st_size)
             else:
                 left_alone["/".join((*parts, name))] = why
 
@@ -305,6 +323,9 @@ def render_prune(report: PruneReport) -> str:
     lines += [f"left alone   {path}: {why}" for path, why in shown]
     if len(report.left_alone) > len(shown):
         lines.append(f"left alone   and {len(report.left_alone) - len(shown)} more")
+    lines += [f"not removed  {path}: {why}" for path, why in list(report.not_removed.items())[:10]]
+    if report.not_removed:
+        lines.append(f"{len(report.not_removed)} of them are still there: repeat this command when that is mended")
     return "\n".join(lines)
 
 

@@ -2,6 +2,8 @@
 
 What goes to the programs, and why:
 - sbatch: PySlurm takes no command line, and the dry run shows ours;
+- limits of associations and QOS: never recorded, asked once in a submit;
+- exclude: `scontrol update`, for which there is no object;
 - scancel, hold, release: `pyslurm.Job(id).cancel()` ends the whole array, running tasks too, and takes no task;
 - the harmless signal to one task, and the batch script: no object for the one, never recorded for the other;
 - partitions: never recorded, asked once in a submit;
@@ -28,6 +30,7 @@ from nvrx_chain.slurm.model import (
     Node,
     Partition,
     QueueReading,
+    SubmitLimits,
     Submitted,
 )
 from nvrx_chain.slurm.nodelist import fold_nodes
@@ -161,6 +164,9 @@ class PySlurmClient(SlurmClient):
 
     def hold(self, specs: Sequence[str]) -> None:
         self._commands.hold(specs)
+
+    def submit_limits(self, user: str) -> SubmitLimits | Unobserved:
+        return self._commands.submit_limits(user)
 
     def exclude(self, spec: str, nodes: Sequence[str]) -> None:
         self._commands.exclude(spec, nodes)

@@ -23,8 +23,7 @@ _REFUSED: dict[str, str] = {
     "constraint": "use --constraint",
     "cpus-per-task": "use --cpus-per-task",
     "deadline": "Slurm cancels queued generations on an estimate; use --time-limit",
-    "dependency": "it would replace `singleton`, which makes one generation wait for the other; submit the chain"
-    " when the other job has ended",
+    "dependency": "it would replace `singleton`, which makes one generation wait for the other; use --after JOBID",
     "error": "standard error goes to logs/ in the run directory",
     "exclude": "use --exclude",
     "exclusive": "use --exclusive or --no-exclusive",

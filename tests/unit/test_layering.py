@@ -54,7 +54,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "doctor",
         }
     ),
-    "cli": frozenset({"errors"}),
+    "cli": frozenset({"errors", "ops"}),
     "__main__": frozenset({"cli"}),
 }
 """Room -> rooms that it may import. A room that is not named here must be added with what it may see."""

@@ -245,3 +245,17 @@ def test_logs_as_json_are_one_object_a_line_and_keep_what_was_written(world: Wor
         {"schema": 1, "log": "15/task_0", "line": "a \x1b[31mred\x1b[0m line"},
         {"schema": 1, "log": "15/task_0", "line": "no utf-8: \\xff"},
     ]
+
+
+def test_what_an_error_quotes_of_a_file_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    hostile = tmp_path / "\x1b]0;owned\x07\x1b[2J"
+    done = subprocess.run(
+        [sys.executable, "-m", "nvrx_chain", "hold", f"--run-dir={hostile}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "\\x1b]0;owned" in done.stderr
+    assert "\x1b" not in done.stderr

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from nvrx_chain.cli import cli
 from nvrx_chain.errors import IdentityError, SlurmError, Unobserved, UsageError
-from nvrx_chain.ops.prune import PruneReport, PruneRequest, plan_prune, prune, render_size
+from nvrx_chain.ops.prune import PruneReport, PruneRequest, plan_prune, prune, render_prune, render_size
 from nvrx_chain.records.outcome import Outcome, Verdict
 from tests.unit.ops.conftest import ChainOnDisk, World, give_away
 
@@ -28,6 +28,7 @@ def fill(world: World, chain: ChainOnDisk, job: int) -> None:
     cycles.mkdir()
     (cycles / f"cycle_info.{job}.0.0").write_text("{}")
     (cycles / f"cycle_info.{job}.current").symlink_to(f"cycle_info.{job}.0.0")
+    (chain.run.generation(job).control / f"segment_health_check.{job}.1").write_text("drained")
     (chain.run.slurm_logs / f"slurm-{job}_0.log").write_text("z")
 
 
@@ -96,6 +97,22 @@ def test_status_still_tells_how_pruned_generations_went(
     run_prune(world, chain)
     done = CliRunner().invoke(cli, ["status", "--json", str(chain.run.path)], obj=world.desk(), catch_exceptions=False)
     assert json.loads(done.stdout)["generations"][0]["outcome"] == "walltime"
+
+
+def test_what_could_not_be_removed_is_said_and_is_not_counted(
+    world: World, chain: ChainOnDisk, jobs: tuple[int, ...]
+) -> None:
+    opened = chain.open()
+    plan = plan_prune(opened, world.desk(), PruneRequest())
+    stubborn = chain.run.generation(jobs[0]).path / "logs" / "app_0_cycle1.log"
+    size = stubborn.stat().st_size
+    stubborn.unlink()
+    stubborn.mkdir()
+    report = prune(opened, plan, lambda _: None)
+    assert list(report.not_removed) == [f"generations/{jobs[0]}/logs/app_0_cycle1.log"]
+    assert not report.is_complete
+    assert plan.report.generations[jobs[0]] - report.generations[jobs[0]] == size
+    assert "1 of them are still there" in render_prune(report)
 
 
 def test_keep_and_age_are_respected(world: World, chain: ChainOnDisk, jobs: tuple[int, ...]) -> None:
