@@ -78,10 +78,16 @@ class TaskContext:
         )
 
     def leases_seen(self) -> dict[int, LeaseSeen]:
-        """Every lease as this task sees it now, for `closed.json`."""
+        """Every lease as this task sees it now, for `closed.json`.
+
+        No longer than since the last time at which a lease was excused: until then a task may have kept its ranks.
+        """
+        excused = self.link.excused_seconds()
         return {
             task: LeaseSeen(
-                counter=view.counter, still_seconds=view.still_seconds, interval_seconds=view.interval_seconds
+                counter=view.counter,
+                still_seconds=min(view.still_seconds, excused),
+                interval_seconds=view.interval_seconds,
             )
             for task, view in self.watcher.latest().leases.items()
         }

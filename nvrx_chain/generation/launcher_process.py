@@ -32,7 +32,7 @@ class LauncherProcess(Protocol):
         """Ask the ranks to save: the time limit is near."""
         ...
 
-    def excuse(self) -> None:
+    def excuse(self, seconds: float) -> None:
         """Tell the wrappers that run-task's lease may stand still: the run directory stalls for everybody."""
         ...
 
@@ -75,8 +75,8 @@ class SrunLauncher:
     def save(self) -> None:
         self._say(b"save\n")
 
-    def excuse(self) -> None:
-        self._say(b"excused\n")
+    def excuse(self, seconds: float) -> None:
+        self._say(f"excused {seconds:.1f}\n".encode())
 
     def stop(self, *, gentle: bool) -> None:
         self._say(b"stop gentle\n" if gentle else b"stop\n")

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
 IDLE_SECONDS = 300.0
+FIRST_WORD_SECONDS = 5.0
+MAX_STRANGERS = 64
+"""Connections that have not shown the secret yet. Without a bound anybody could take the descriptors of task 0."""
 WORD_SECONDS = 2.0
 MAX_WORDS_PER_SECOND = 500.0
 """Of all peers together while all is well; task 0 answers each."""
@@ -88,6 +91,7 @@ class HostLink:
         self.port: int | None = None
         self._reports: dict[int, Report] = {}
         self._excused_at: float | None = None
+        self._strangers = 0
 
     def start(self) -> None:
         """Listen, in a thread of its own. Raises OSError."""
@@ -129,13 +133,30 @@ class HostLink:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A peer that vanished, or a stranger that says too much: its connection ends, nothing else does.
         with contextlib.suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.TimeoutError):
-            while line := await asyncio.wait_for(reader.readline(), IDLE_SECONDS):
-                answer = self.answer(line)
-                if answer is None:
-                    break
-                writer.write(answer)
-                await writer.drain()
+            if await self._hear_first(reader, writer):
+                while line := await asyncio.wait_for(reader.readline(), IDLE_SECONDS):
+                    if not await self._reply(line, writer):
+                        break
         writer.close()
+
+    async def _hear_first(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether a new connection showed the secret at once."""
+        if self._strangers >= MAX_STRANGERS:
+            return False
+        self._strangers += 1
+        try:
+            line = await asyncio.wait_for(reader.readline(), FIRST_WORD_SECONDS)
+        finally:
+            self._strangers -= 1
+        return await self._reply(line, writer)
+
+    async def _reply(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
+        answer = self.answer(line)
+        if answer is None:
+            return False
+        writer.write(answer)
+        await writer.drain()
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Touches: environment.json of the run directory, reads only.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from nvrx_chain.launchers.seats import LaunchPlan
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.manifest import ChainManifest, PrivateSettings
 from nvrx_chain.slurm.command_client import PROGRAMS
+
+log = logging.getLogger(__name__)
 
 
 def read_private(manifest: ChainManifest) -> PrivateSettings:
@@ -40,6 +43,18 @@ def read_private(manifest: ChainManifest) -> PrivateSettings:
     if found.chain_id != manifest.chain_id:
         raise RecordError(f"reading the values of --export, {path}", part=f"it is of chain {found.chain_id}")
     return found
+
+
+def read_private_if_any(manifest: ChainManifest) -> PrivateSettings:
+    """The same for run-task, which needs little of it: empty when it cannot be read.
+
+    The launcher refuses then. So the generation fails on record, where the brake sees it, and not before its first word.
+    """
+    try:
+        return read_private(manifest)
+    except RecordError as error:
+        log.error("%s", error)
+        return PrivateSettings(chain_id=manifest.chain_id)
 
 
 def with_private_words(manifest: ChainManifest, private: PrivateSettings) -> ChainManifest:

@@ -28,7 +28,13 @@ from nvrx_chain.generation.launcher_process import (
 from nvrx_chain.generation.lease import LeaseWriter, lease_interval_seconds
 from nvrx_chain.generation.link import Host, HostLink, Link, PeerLink, word_interval_seconds
 from nvrx_chain.generation.peer import Peer
-from nvrx_chain.generation.private import find_programs, read_private, with_exported, with_private_words
+from nvrx_chain.generation.private import (
+    find_programs,
+    read_private,
+    read_private_if_any,
+    with_exported,
+    with_private_words,
+)
 from nvrx_chain.generation.signals import SignalFlags
 from nvrx_chain.generation.task_log import TaskLog
 from nvrx_chain.generation.task_zero import TaskZero
@@ -59,7 +65,7 @@ def run_task(run_dir: Path, environ: Mapping[str, str]) -> ExitCode:
     signals = SignalFlags()
     signals.install()
     clock = SystemClock()
-    programs = find_programs(environ, read_private(read_own_manifest(RunDirectory(run_dir))))
+    programs = find_programs(environ, read_private_if_any(read_own_manifest(RunDirectory(run_dir))))
     srun = programs.pop("srun", "srun")
     client = CommandLineClient(environ=environ, clock=clock, programs=programs)
     context = build_context(run_dir, environ, clock, client, signals, srun=srun)

@@ -171,9 +171,10 @@ class Session:
         context, now = self._context, self._context.clock.monotonic()
         overdue = context.lease.seconds_since_written() > 2 * context.lease.interval_seconds
         told = self._excused_at is not None and now - self._excused_at < EXCUSE_SECONDS
-        if overdue and not told and context.link.excused_seconds() < self._fence_seconds():
+        excused = context.link.excused_seconds()
+        if overdue and not told and excused < self._fence_seconds():
             self._excused_at = now
-            process.excuse()
+            process.excuse(excused)
 
     def _terminated_order(self) -> StopOrder | None:
         signals = self._context.signals

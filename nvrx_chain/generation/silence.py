@@ -2,17 +2,25 @@
 
 A launcher may not notice a silent host for as long as its collectives wait. Over the link each peer notices within
 seconds. One that is itself cut off says the same, so it takes the majority of all peers and as many as half of the
-training tasks. `out_of_reach` is pure. Touches: `control/silence.<k>.json`.
+training tasks. `out_of_reach` is pure. Touches: `control/silence.<k>.json`, the rendezvous port by a connection.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
+
 from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.watcher import Snapshot
+from nvrx_chain.records.control import Rendezvous
+
+log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 20.0
 """A network that comes back sooner, as after the failover of a switch, costs nothing."""
+AGAIN_SECONDS = 2.0
+PROBE_SECONDS = 3.0
 
 
 def lease_goes_on(snapshot: Snapshot, lease_timeout: float) -> bool:
@@ -42,6 +50,7 @@ class HostSilence:
     def __init__(self, context: TaskContext) -> None:
         self._context = context
         self._said = False
+        self._next_at = 0.0
         self._work: Background[bool] = Background(context.spawn, "say that task 0 is silent")
 
     def tick(self, snapshot: Snapshot) -> None:
@@ -51,9 +60,24 @@ class HostSilence:
             self._said = done.value
         seconds = self._context.link.host_silent_seconds()
         silent = seconds > SILENT_SECONDS and lease_goes_on(snapshot, self._context.thresholds.lease_timeout)
-        if silent != self._said and not self._work.busy:
-            self._work.start(lambda: self._say(silent, seconds))
+        now = self._context.clock.monotonic()
+        if silent != self._said and not self._work.busy and now >= self._next_at:
+            self._work.start(lambda: self._say(silent, seconds, snapshot.rendezvous))
 
-    def _say(self, silent: bool, seconds: float) -> bool:
+    def _say(self, silent: bool, seconds: float, rendezvous: Rendezvous | None) -> bool:
+        if silent and rendezvous is not None and _answers(rendezvous):
+            # A firewall that lost the link's connection and lets no new one through: the ranks have theirs.
+            log.warning("task 0 does not answer over the link, and its rendezvous does seconds=%.0f", seconds)
+            self._next_at = self._context.clock.monotonic() + AGAIN_SECONDS
+            return False
         self._context.board.say_silent(silent, seconds)
         return silent
+
+
+def _answers(rendezvous: Rendezvous) -> bool:
+    address = (rendezvous.rendezvous_host, rendezvous.rendezvous_port)
+    try:
+        with socket.create_connection(address, timeout=PROBE_SECONDS):
+            return True
+    except OSError:
+        return False

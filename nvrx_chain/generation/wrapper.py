@@ -53,12 +53,13 @@ _KILLED_BY_SRUN = (137, 143)
 class _Event:
     """Something the wrapper must react to: ended, save, excused, stop or kill.
 
-    `gentle` leaves the launcher the drain time to end by itself first.
+    `gentle` leaves the launcher the drain time to end by itself first; `at` is the time (monotonic) of what is excused.
     """
 
     kind: str
     reason: str
     gentle: bool = False
+    at: float = 0.0
 
 
 class Wrapper:
@@ -163,7 +164,7 @@ class Wrapper:
                 return False
             if event.kind == "excused":
                 # The run directory stalls for everybody, says run-task, which would itself stop us otherwise.
-                self._lease_moved_at = self._clock.monotonic()
+                self._lease_moved_at = max(self._lease_moved_at, event.at)
                 continue
             if event.kind == "save":
                 ranks = process_tree.ranks_that_catch(signal.SIGUSR1)
@@ -244,11 +245,20 @@ class Wrapper:
             for word in words:
                 if word == SAVE:
                     self._events.put(_Event(kind="save", reason="the time limit is near"))
-                elif word == EXCUSED:
-                    self._events.put(_Event(kind="excused", reason="the run directory stalls for everybody"))
+                elif word.startswith(EXCUSED):
+                    self._excuse(word)
                 elif word.startswith(STOP):
                     gentle = word.endswith(b" gentle")
                     self._events.put(_Event(kind="stop", reason="run-task said stop", gentle=gentle))
+
+    def _excuse(self, word: bytes) -> None:
+        """`excused SECONDS`: so old is what run-task knows. As of now it would buy the ranks that time twice."""
+        try:
+            at = self._clock.monotonic() - max(0.0, float(word.removeprefix(EXCUSED)))
+        except ValueError:
+            log.warning("an excuse without its age is none word=%r", word)
+            return
+        self._events.put(_Event(kind="excused", reason="the run directory stalls for everybody", at=at))
 
     def _read_chunk(self) -> bytes:
         try:

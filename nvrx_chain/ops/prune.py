@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import msgspec
 
@@ -57,7 +57,7 @@ class PruneRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doomed:
-    """One file that goes: its generation (None: of history/), its directory below the run directory, its name, its size."""
+    """One file that goes: its generation (None: of history/), its directory below the run directory, name and size."""
 
     job: int | None
     directory: tuple[str, ...]
@@ -172,19 +172,24 @@ def _size_of(removed: list[Doomed], job: int) -> int:
 def _find_kept(chain: OpenChain, queue: ChainQueue, request: PruneRequest, now: datetime) -> dict[int, str]:
     """The generations that stay, and why."""
     known = [one.array_job_id for one in chain.files.generations()]
-    begun = [job for job in known if chain.directory.generation(job).path.is_dir()]
-    kept = dict.fromkeys(begun[max(0, len(begun) - request.keep) :], "one of the newest")
+    with _open(chain.directory.path, ()) as root:
+        # Not those on record alone: one whose submit died on the way trains, and the fence reads an older chain's too.
+        begun = _started(root) if root is not None else []
+    newest = [job for job in known if job in begun]
+    kept = dict.fromkeys(newest[max(0, len(newest) - request.keep) :], "one of the newest")
     for job in begun:
         ended_at = _ended_at(chain, job)
-        if queue.alive(job) or job in queue.doubtful:
+        if ended_at is None and chain.verdict() is not None:
+            ended_at = _last_written(chain, job)
+        if queue.alive(job) or job in queue.doubtful or job in queue.strays:
             kept[job] = "it is in the queue"
-        elif ended_at is None and chain.verdict() is None:
+        elif ended_at is None:
             # Its ranks may live on a node that is cut off, and they look for their closed file.
             kept[job] = "how it ended is not on record"
-        elif ended_at is not None and now - ended_at < FENCED_AFTER and _has_silent_task(chain, job):
+        elif now - ended_at < FENCED_AFTER and _has_silent_task(chain, job):
             # The next generation's fence reads its leases, also that of a chain that is resumed here.
             kept[job] = "a task of it has not said that it left, and may live on"
-        elif ended_at is not None and now - ended_at < request.older_than:
+        elif now - ended_at < request.older_than:
             kept.setdefault(job, "it ended too short ago")
     return kept
 
@@ -203,6 +208,15 @@ def _ended_at(chain: OpenChain, job: int) -> datetime | None:
     if record is not None and record.ended_at is not None:
         return parse_time(record.ended_at)
     return parse_time(closed.closed_at) if closed is not None else None
+
+
+def _last_written(chain: OpenChain, job: int) -> datetime | None:
+    """When something of a generation was written last: no task of one that nobody closed can have ended later."""
+    times = []
+    for path in (chain.directory.generation(job).path, chain.directory.generation(job).control):
+        with contextlib.suppress(OSError):
+            times.append(os.lstat(path).st_mtime)
+    return datetime.fromtimestamp(max(times), tz=timezone.utc) if times else None
 
 
 @contextlib.contextmanager

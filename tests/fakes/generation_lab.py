@@ -139,7 +139,7 @@ class FakeLauncher:
     def save(self) -> None:
         self.said.append("save")
 
-    def excuse(self) -> None:
+    def excuse(self, seconds: float) -> None:
         self.said.append("excused")
 
     def stop(self, *, gentle: bool) -> None:

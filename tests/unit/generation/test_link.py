@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,16 @@ import msgspec
 import pytest
 
 from nvrx_chain.clock import SystemClock
-from nvrx_chain.generation.link import NEVER, Host, HostLink, NoLink, PeerLink, Word, word_interval_seconds
+from nvrx_chain.generation.link import (
+    MAX_STRANGERS,
+    NEVER,
+    Host,
+    HostLink,
+    NoLink,
+    PeerLink,
+    Word,
+    word_interval_seconds,
+)
 from tests.fakes.fake_clock import FakeClock
 
 SECRET = "s3cret"
@@ -115,6 +125,22 @@ def test_a_line_without_end_closes_one_connection_and_no_other(host: HostLink, p
     with socket.create_connection(address(host), timeout=10) as friend:
         friend.sendall(word(task=2))
         assert friend.makefile("rb").readline().startswith(b"{")
+
+
+def test_strangers_without_a_word_take_a_bounded_number_of_connections(host: HostLink) -> None:
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(address(host), timeout=10)) for _ in range(MAX_STRANGERS)
+        ]
+        until(lambda: host._strangers == MAX_STRANGERS)
+        with socket.create_connection(address(host), timeout=10) as one_more:
+            assert one_more.recv(1) == b""
+        # And they do not keep their places.
+        for connection in silent:
+            assert connection.recv(1) == b""
+        with socket.create_connection(address(host), timeout=10) as friend:
+            friend.sendall(word(task=2))
+            assert friend.makefile("rb").readline().startswith(b"{")
 
 
 def test_a_host_that_answered_and_does_so_no_more_is_silent_after_an_interval() -> None:

@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from nvrx_chain.errors import RecordError
-from nvrx_chain.generation.private import find_programs, read_private, with_exported, with_private_words
+from nvrx_chain.generation.private import (
+    find_programs,
+    read_private,
+    read_private_if_any,
+    with_exported,
+    with_private_words,
+)
 from nvrx_chain.launchers.seats import LaunchPlan
 from nvrx_chain.records.files import encode_record, write_atomic
 from nvrx_chain.records.manifest import ChainManifest, PrivateSettings
@@ -42,6 +48,12 @@ def test_a_file_that_is_gone_or_of_another_chain_starts_nothing(tmp_path: Path) 
         read_private(manifest(tmp_path, None))
     with pytest.raises(RecordError, match=f"of chain {OTHER_ID}"):
         read_private(manifest(tmp_path, msgspec.structs.replace(SECRET, chain_id=OTHER_ID)))
+
+
+def test_run_task_lives_without_the_file_so_that_the_brake_sees_its_launcher_fail(tmp_path: Path) -> None:
+    assert read_private_if_any(manifest(tmp_path)) == SECRET
+    (tmp_path / "environment.json").unlink()
+    assert read_private_if_any(manifest(tmp_path, None)) == PrivateSettings(chain_id=CHAIN_ID)
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 
+import msgspec
 import pytest
 
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.silence import SILENT_SECONDS, HostSilence, out_of_reach
+from nvrx_chain.generation.silence import AGAIN_SECONDS, SILENT_SECONDS, HostSilence, out_of_reach
 from nvrx_chain.generation.watcher import LeaseView, Snapshot
-from nvrx_chain.records.control import LauncherExit, Silence
+from nvrx_chain.records.control import LauncherExit, Rendezvous, Silence
 from tests.fakes.generation_lab import HeldWork, Lab, freeze, read
 
 TIMEOUT = 30.0
@@ -20,6 +22,13 @@ def seen(
 ) -> Snapshot:
     lease = LeaseView(counter=9, still_seconds=still, interval_seconds=5.0)
     return Snapshot(taken_at=0.0, leases={0: lease}, joined=joined, left=left, silenced=silenced)
+
+
+def rendezvous_at(host: str, port: int) -> Rendezvous:
+    stamp = {"array_job_id": 1, "array_task_id": 0, "restart_count": 0, "host": "n0", "boot_id": "b", "pid": 1}
+    place = {"rendezvous_host": host, "rendezvous_port": port, "nonce": "x", "secret": "y"}
+    times = {"published_at": "x", "started_at": "y", "members": [0, 1], "present": [0, 1]}
+    return msgspec.convert({**stamp, "pid_started_at": 1, **place, **times}, Rendezvous)
 
 
 def launcher_exit(task: int) -> LauncherExit:
@@ -99,6 +108,21 @@ def test_a_peer_says_when_the_host_falls_silent_and_when_it_answers_again(lab: L
             silence.tick(peer.watcher.latest())
         assert says(lab) is said
         assert peer.watcher.latest().silenced == ((1,) if said else ())
+
+
+def test_a_host_whose_rendezvous_answers_is_not_said_to_be_silent(lab: Lab, peer: TaskContext) -> None:
+    silence = HostSilence(peer)
+    peer.link.seconds = SILENT_SECONDS + 1  # type: ignore[attr-defined]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        there = rendezvous_at("127.0.0.1", listener.getsockname()[1])
+        for _ in range(3):
+            silence.tick(dataclasses.replace(seen((0, 1), ()), rendezvous=there))
+            lab.clock.advance(AGAIN_SECONDS)
+        assert says(lab) is None
+    # Now it refuses.
+    for _ in range(2):
+        silence.tick(dataclasses.replace(seen((0, 1), ()), rendezvous=there))
+    assert says(lab) is True
 
 
 def test_of_a_host_whose_lease_stands_still_nothing_is_said(lab: Lab, peer: TaskContext) -> None:

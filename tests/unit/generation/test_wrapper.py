@@ -337,9 +337,22 @@ def test_a_lease_that_stands_still_stops_nothing_while_run_task_excuses_it(node:
     node.hush()
     # A lease that beats so fast is fenced after self_fence and the slack, 1.5 s.
     for _ in range(16):
-        node.say(b"excused\n")
+        node.say(b"excused 0.0\n")
         time.sleep(0.25)
         assert process.poll() is None, (node.path / "wrapper.log").read_text()
+    assert node.wait() == 143
+    assert "has not been seen to move" in (node.path / "wrapper.log").read_text()
+
+
+@pytest.mark.parametrize("word", [b"excused 9.0\n", b"excused\n", b"excused soon\n"])
+def test_an_excuse_that_is_old_or_says_no_age_buys_the_ranks_nothing(node: Node, word: bytes) -> None:
+    node.thresholds = Thresholds(control_poll=0.05, drain=0.5, self_fence=1.0)
+    node.beat(0.05)
+    node.launch("say('up'); wait()")
+    node.hear("up")
+    node.hush()
+    for _ in range(4):
+        node.say(word)
     assert node.wait() == 143
     assert "has not been seen to move" in (node.path / "wrapper.log").read_text()
 

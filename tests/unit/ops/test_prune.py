@@ -115,6 +115,19 @@ def test_what_could_not_be_removed_is_said_and_is_not_counted(
     assert "1 of them are still there" in render_prune(report)
 
 
+def test_what_is_not_on_record_stays_while_it_may_live(world: World, chain: ChainOnDisk, jobs: tuple[int, ...]) -> None:
+    # An extend that died between sbatch and its record: the job runs.
+    chain.run.submission_id(5).unlink()
+    # A generation of an older chain of this directory; nothing says that its task 0 left.
+    before = chain.run.generation(9999)
+    before.control.mkdir(parents=True)
+    before.lease(0).write_text("{}")
+    plan = plan_prune(chain.open(), world.desk(), PruneRequest(keep=0))
+    assert plan.report.kept[jobs[4]] == "it is in the queue"
+    assert 9999 in plan.report.kept
+    assert set(plan.report.generations) == set(jobs[:4])
+
+
 def test_keep_and_age_are_respected(world: World, chain: ChainOnDisk, jobs: tuple[int, ...]) -> None:
     plan = plan_prune(chain.open(), world.desk(), PruneRequest(keep=4))
     assert set(plan.report.generations) == {jobs[0]}
@@ -137,6 +150,11 @@ def test_a_generation_without_a_word_of_its_end_stays_while_the_chain_lives(
     plan = plan_prune(chain.open(), world.desk(), PruneRequest())
     assert plan.report.kept[jobs[0]] == "how it ended is not on record"
     chain.decide(Verdict.COMPLETED)
+    plan = plan_prune(chain.open(), world.desk(), PruneRequest())
+    assert plan.report.kept[jobs[0]] == "a task of it has not said that it left, and may live on"
+    long_ago = (world.clock.now() - timedelta(hours=2)).timestamp()
+    for path in (chain.run.generation(jobs[0]).control, chain.run.generation(jobs[0]).path):
+        os.utime(path, (long_ago, long_ago))
     assert jobs[0] in plan_prune(chain.open(), world.desk(), PruneRequest()).report.generations
 
 
