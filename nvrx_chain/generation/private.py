@@ -48,7 +48,7 @@ def read_private(manifest: ChainManifest) -> PrivateSettings:
 def read_private_if_any(manifest: ChainManifest) -> PrivateSettings:
     """The same for run-task, which needs little of it: empty when it cannot be read.
 
-    The launcher refuses then. So the generation fails on record, where the brake sees it, and not before its first word.
+    The launcher refuses then, so the generation fails on record, where the brake sees it, and not before that.
     """
     try:
         return read_private(manifest)
