@@ -24,14 +24,23 @@ def _no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nodes of the fake Slurm have addresses: 10.0.0.7 for n7."""
+    """The nodes of the fake Slurm have addresses, 10.0.0.7 for n7, where nothing listens."""
     real = socket.getaddrinfo
 
     def resolve(host: Any, *rest: Any, **options: Any) -> Any:
         node = re.fullmatch(r"n(\d+)", str(host))
         return real(f"10.0.0.{node[1]}" if node else host, *rest, **options)
 
+    connect = socket.create_connection
+
+    def refuse(address: Any, *rest: Any, **options: Any) -> Any:
+        # Somebody real may have such an address, and answer.
+        if re.fullmatch(r"n\d+|10\.0\.0\.\d+", str(address[0])):
+            raise ConnectionRefusedError("nothing listens on the nodes of the fake Slurm")
+        return connect(address, *rest, **options)
+
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "create_connection", refuse)
 
 
 @pytest.fixture
