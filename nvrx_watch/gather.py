@@ -1,7 +1,8 @@
 """One pass's look at everything: files first, then Slurm, folded into one `Snapshot` per chain. Touches nothing itself.
 
 The order matters while a chain moves: the ids on record are read before the queue, or a new job would look like
-somebody else's. A source that fails leaves the others as they are.
+somebody else's. A source that fails leaves the others as they are. Longer than other modules because the order is its
+subject, and every function below is one step of it.
 """
 
 from __future__ import annotations

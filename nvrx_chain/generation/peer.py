@@ -145,6 +145,9 @@ class Peer:
         snapshot = self._context.watcher.latest()
         if session.cause is not StopCause.LAUNCHER_ENDED or session.exit_code == 0 or snapshot.closed is not None:
             return None
+        if self._own_launcher_lost(snapshot):
+            # The host may be dead, and this task the only one left to prove it.
+            return None
         return self._drain.why_excluded(snapshot)
 
     def _await_verdict(self, session: SessionEnd) -> ExitCode:

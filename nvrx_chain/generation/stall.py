@@ -94,7 +94,8 @@ class StallWatch:
             log.warning("the run directory stalls, and Slurm does not say whether only here: %s", reading.reason)
             return None
         own = context.identity
-        running = running_beside(reading, self._identity, context.array_job_id, own.array_task_id)
+        left = frozenset(context.watcher.latest().left)
+        running = running_beside(reading, self._identity, context.array_job_id, own.array_task_id, left=left)
         if running is None:
             return None
         known_at = shared_since(
@@ -110,15 +111,25 @@ class StallWatch:
 
 
 def running_beside(
-    reading: QueueReading, identity: ChainIdentity, array_job_id: int, array_task_id: int
+    reading: QueueReading,
+    identity: ChainIdentity,
+    array_job_id: int,
+    array_task_id: int,
+    *,
+    left: frozenset[int] = frozenset(),
 ) -> frozenset[int] | None:
-    """The other tasks of this generation that hold nodes; None unless this task runs and no other generation does."""
+    """The other tasks of this generation that hold nodes; None unless this task runs and no other generation does.
+
+    Without those that are COMPLETING and had written that they left (`left`): nobody is there who could say anything,
+    or conclude anything, and an epilog or a dead node may keep such a row for minutes.
+    """
     own = reading.task(array_job_id, array_task_id)
     if own is None or own.state is not JobState.RUNNING or verify_task(own, identity) is not None:
         return None
     if any(_is_of_another_generation(row, identity, array_job_id) for row in reading.tasks):
         return None
     live = [row for row in reading.of(array_job_id) if not (row.state.is_terminal or row.state.is_pending)]
+    live = [row for row in live if row.state is not JobState.COMPLETING or row.array_task_id not in left]
     return frozenset(row.array_task_id for row in live if row.array_task_id is not None) - {array_task_id}
 
 

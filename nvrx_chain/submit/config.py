@@ -105,25 +105,13 @@ def build_config(
     Raises UsageError for whatever is wrong without looking at the cluster.
     """
     chain_id = make_chain_id()
-    kind = LauncherKind(settings.text("launcher"))
-    asked = _ask_workload(settings, kind, directory)
+    asked = _ask_workload(settings, LauncherKind(settings.text("launcher")), directory)
     label = asked.label if asked else settings.text("workload") or "mock-gpt"
     name, run_directory = _place(settings, chain_id, label, directory)
     run = RunDirectory(run_directory)
-    completion = _completion(settings, run)
-    launcher = _launcher(settings, kind, asked, interpreter, directory)
     shape = build_shape(settings)
-    faults = read_faults(settings, shape=shape, launcher=kind, workload=None if asked else label)
-    launcher = with_arguments(launcher, progress_arguments(settings, kind, faults))
-    plan = _plan_workload(
-        settings,
-        asked=asked,
-        run=run,
-        shape=shape,
-        launcher=launcher,
-        completion=completion,
-        faults=faults,
-        directory=directory,
+    plan, faults = _plan_training(
+        settings, asked, label, run=run, shape=shape, interpreter=interpreter, start=directory
     )
     iteration_file = _iteration_file(settings, run)
     limit = _time_limit(settings)
@@ -164,6 +152,33 @@ def build_config(
         rollback=settings.switch("rollback"),
         resume=settings.switch("resume"),
     )
+
+
+def _plan_training(
+    settings: Settings,
+    asked: Workload | None,
+    label: str,
+    *,
+    run: RunDirectory,
+    shape: Shape,
+    interpreter: str,
+    start: Path,
+) -> tuple[WorkloadPlan, Faults | None]:
+    """Launcher, workload and criterion as they go together, and the faults on order. `start`: of relative paths."""
+    kind = LauncherKind(settings.text("launcher"))
+    faults = read_faults(settings, shape=shape, launcher=kind, workload=None if asked else label)
+    launcher = _launcher(settings, kind, asked, interpreter, start)
+    plan = _plan_workload(
+        settings,
+        asked=asked,
+        run=run,
+        shape=shape,
+        launcher=with_arguments(launcher, progress_arguments(settings, kind, faults)),
+        completion=_completion(settings, run),
+        faults=faults,
+        directory=start,
+    )
+    return plan, faults
 
 
 def _ask_workload(settings: Settings, kind: LauncherKind, directory: Path) -> Workload | None:

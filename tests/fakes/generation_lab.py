@@ -130,6 +130,7 @@ class FakeLauncher:
         self.obeys: int | None = 143
         self.takes_seconds = 1.0
         self.said: list[str] = []
+        self.excuses: list[float] = []
         self._clock = clock
         self._code: int | None = None
 
@@ -141,6 +142,7 @@ class FakeLauncher:
 
     def excuse(self, seconds: float) -> None:
         self.said.append("excused")
+        self.excuses.append(seconds)
 
     def stop(self, *, gentle: bool) -> None:
         self.said.append("stop gentle" if gentle else "stop")

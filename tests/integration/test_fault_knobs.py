@@ -85,10 +85,10 @@ def test_a_rank_that_fails_in_any_way_costs_a_cycle_and_training_goes_on(
     assert chain.iteration() == 120
 
 
-@pytest.mark.slow
-def test_a_node_that_fails_its_check_in_cycle_1_leaves_its_place_to_a_hot_spare(submit: SubmitChain) -> None:
+def fail_node_1_in_cycle_1(submit: SubmitChain, launcher: Launcher) -> None:
+    """Task 1 fails its check when cycle 1 begins, and the spare trains in its place."""
     chain = submit(
-        FT_LAUNCHER,
+        launcher,
         shape=Shape(train=2, hot=1, cold=0),
         depth=1,
         target_iteration=ENDLESS,
@@ -101,24 +101,16 @@ def test_a_node_that_fails_its_check_in_cycle_1_leaves_its_place_to_a_hot_spare(
     chain.wait_for(lambda: faults_of(chain), 90, "the fault that ends cycle 0")
     chain.wait_for(lambda: _exit_of(chain, job, 1), 60, "the launcher of task 1 to end")
     _assert_spare_trains(chain, job, after=faults_of(chain)[0].unix)
+
+
+@pytest.mark.slow
+def test_a_node_that_fails_its_check_in_cycle_1_leaves_its_place_to_a_hot_spare(submit: SubmitChain) -> None:
+    fail_node_1_in_cycle_1(submit, FT_LAUNCHER)
 
 
 @pytest.mark.slow
 def test_under_torchrun_the_failing_node_is_taken_over_by_the_spare_at_the_gate(submit: SubmitChain) -> None:
-    chain = submit(
-        TORCHRUN,
-        shape=Shape(train=2, hot=1, cold=0),
-        depth=1,
-        target_iteration=ENDLESS,
-        workload=PACE,
-        environ=knobs(
-            fault_inject="1", fault_types="sigkill", fault_delay="8", fault_ranks="1", inject_gpu_failure="1:1"
-        ),
-    )
-    (job,) = chain.jobs
-    chain.wait_for(lambda: faults_of(chain), 90, "the fault that ends cycle 0")
-    chain.wait_for(lambda: _exit_of(chain, job, 1), 60, "the launcher of task 1 to end")
-    _assert_spare_trains(chain, job, after=faults_of(chain)[0].unix)
+    fail_node_1_in_cycle_1(submit, TORCHRUN)
 
 
 @pytest.mark.slow

@@ -6,54 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.records.outcome import Outcome
-from nvrx_chain.sandbox import BatchScope, FaultReport
-from nvrx_chain.workloads.events import Event, EventKind
-from tests.integration import timeline
+from nvrx_chain.sandbox import BatchScope
 from tests.integration.bare import measure_bare_successor
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import SubmitChain
-from tests.integration.harness import DEFAULT_SHAPE, ENDLESS, START_SECONDS, Chain, Launcher, seconds_between
+from tests.integration.hand_off import lost_steps, next_step, start_endless
+from tests.integration.harness import DEFAULT_SHAPE, Launcher, seconds_between
 from tests.integration.measure import Figures
 
-JOINED = "attempts to join the next round of the rendezvous"
-"""What ft_launcher 0.7.0 logs when it has reached the store of the host."""
 EXTRA_SECONDS = 20.0
 """What a hand-off may take beyond a bare successor array."""
-HAND_OFF_SECONDS = 200.0
-"""A hand-off that takes longer is not waited for; the bound is asserted afterwards, so that the figure is printed."""
-
-
-def start(submit: SubmitChain, launcher: Launcher) -> Chain:
-    """A chain that trains without end, has a checkpoint, and whose spare stands by where the launcher has it."""
-    chain = submit(launcher, target_iteration=ENDLESS)
-    first = chain.jobs[0]
-    chain.wait_for_training(first)
-    if launcher.kind is LauncherKind.FT_LAUNCHER:
-        # On two cores the third launcher may still be importing torch when the others train, and would then not even
-        # know the host that is about to die.
-        logs = [chain.generation(first).launcher_log(task) for task in range(chain.shape.train + chain.shape.hot)]
-        chain.wait_for(lambda: all(JOINED in log.read_text() for log in logs), START_SECONDS, "every launcher to join")
-    return chain
-
-
-def next_step(chain: Chain, fault: FaultReport) -> Event:
-    """The first step of the second generation, which must resume from a checkpoint of the first one."""
-    first, second = chain.jobs[:2]
-    step = chain.wait_for_step(second, seconds=HAND_OFF_SECONDS)
-    before = [event for event in timeline.steps(chain.events(first)) if event.unix <= fault.hit_at.timestamp()]
-    (started,) = {event.iteration for event in chain.events(second) if event.event is EventKind.START}
-    assert 0 < started <= timeline.last_iteration(chain.events(first)), "it did not resume from a checkpoint"
-    assert before, "nothing had trained when the fault came"
-    chain.assert_no_overlap()
-    assert chain.started_jobs() == (first, second)
-    return step
-
-
-def lost_steps(chain: Chain, step: Event) -> str:
-    """How far the first generation was beyond the checkpoint that the second one resumed from."""
-    return f"{timeline.last_iteration(chain.events(chain.jobs[0])) - step.iteration + 1} steps lost"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +32,7 @@ def test_a_killed_batch_process_of_task_0_costs_little_more_than_a_bare_successo
     cluster: Cluster, submit: SubmitChain, launcher: Launcher, figures: Figures, tmp_path: Path, scope: BatchScope
 ) -> None:
     bare = measure_bare_successor(cluster, tmp_path / "bare", launcher, DEFAULT_SHAPE)
-    chain = start(submit, launcher)
+    chain = start_endless(submit, launcher)
     fault = chain.kill_task_0(chain.jobs[0], scope)
     step = next_step(chain, fault)
     figure = figures.add(
@@ -86,7 +49,7 @@ def test_a_killed_batch_process_of_task_0_costs_little_more_than_a_bare_successo
 def test_a_dead_node_of_task_0_is_proven_dead_and_handed_off(
     submit: SubmitChain, launcher: Launcher, figures: Figures
 ) -> None:
-    chain = start(submit, launcher)
+    chain = start_endless(submit, launcher)
     fault = chain.kill_node_of(chain.jobs[0], 0)
     step = next_step(chain, fault)
     figure = figures.add("node-dead", launcher.name, seconds_between(fault, step), lost_steps(chain, step))
@@ -99,7 +62,7 @@ def test_a_dead_node_of_task_0_is_proven_dead_and_handed_off(
 def test_two_dead_nodes_are_both_cleared_so_that_neither_blocks_the_next_generation(
     submit: SubmitChain, launcher: Launcher, figures: Figures
 ) -> None:
-    chain = start(submit, launcher)
+    chain = start_endless(submit, launcher)
     first = chain.jobs[0]
     hosts = set(chain.rank_hosts(first).values())
     peer = next(task for task, node in chain.running(first).items() if task != 0 and node in hosts)
@@ -117,7 +80,7 @@ def test_two_dead_nodes_are_both_cleared_so_that_neither_blocks_the_next_generat
 def test_a_task_0_that_slurm_cannot_end_never_trains_beside_the_next_generation(
     cluster: Cluster, submit: SubmitChain, launcher: Launcher, figures: Figures, whole_array: bool
 ) -> None:
-    chain = start(submit, launcher)
+    chain = start_endless(submit, launcher)
     first = chain.jobs[0]
     fault = chain.freeze_slurmd_of(first, 0)
     cluster.cancel(first if whole_array else f"{first}_0")

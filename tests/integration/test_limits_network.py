@@ -13,7 +13,6 @@ import pytest
 from nvrx_chain.clock import parse_time
 from nvrx_chain.records.control import Lease
 from nvrx_chain.records.files import read_record
-from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.sandbox import FaultReport
 from nvrx_chain.sandbox.members import find_node
@@ -24,8 +23,8 @@ from tests.integration import timeline
 from tests.integration.case_tools import put_fake
 from tests.integration.cluster import Cluster, wait_for
 from tests.integration.conftest import SubmitChain
+from tests.integration.hand_off import HAND_OFF_SECONDS, lost_steps, next_step, start_endless
 from tests.integration.harness import (
-    ENDLESS,
     START_SECONDS,
     Chain,
     Launcher,
@@ -33,8 +32,7 @@ from tests.integration.harness import (
     command_launcher,
     seconds_between,
 )
-from tests.integration.measure import LIMITS, Figure, Figures
-from tests.integration.test_limits_hand_off import JOINED, lost_steps, next_step
+from tests.integration.measure import Figure, Figures
 
 pytestmark = [pytest.mark.cluster(network=True), pytest.mark.timeout(900)]
 
@@ -43,8 +41,6 @@ STALL_SECONDS = 90.0
 GIVE_UP_SECONDS = 20.0
 """When the ranks of a launcher that cannot notice a silent peer itself give a collective up."""
 LOOK_SECONDS = 0.5
-NORMAL_START_SECONDS = 8.0
-HAND_OFF_SECONDS = 240.0
 
 
 class RankWatch:
@@ -96,20 +92,8 @@ def watched_ranks(chain: Chain) -> Iterator[None]:
 
 
 def start(submit: SubmitChain, launcher: Launcher, *words: str) -> Chain:
-    """A chain that trains without end; its spare stands by. `words` are further arguments of the workload."""
-    chain = submit(launcher, target_iteration=ENDLESS, workload=("--step-seconds=0.1", "--save-interval=20", *words))
-    first = chain.jobs[0]
-    chain.wait_for_training(first)
-    if launcher.kind is LauncherKind.FT_LAUNCHER:
-        logs = [chain.generation(first).launcher_log(task) for task in range(chain.shape.train + chain.shape.hot)]
-        chain.wait_for(lambda: all(JOINED in log.read_text() for log in logs), START_SECONDS, "every launcher to join")
-    return chain
-
-
-def allowed(chain: Chain, key: str) -> float:
-    """The bound of a row. It counts 8 s for the start of a launcher and its ranks; here it took what it took before."""
-    (bound,) = (limit.bound_seconds for limit in LIMITS if limit.key == key)
-    return (bound or 0.0) + max(0.0, own_start(chain) - NORMAL_START_SECONDS)
+    """A chain that trains without end, slowly; `words` are further arguments of the workload."""
+    return start_endless(submit, launcher, workload=("--step-seconds=0.1", "--save-interval=20", *words))
 
 
 def own_start(chain: Chain) -> float:
@@ -124,7 +108,7 @@ def own_start(chain: Chain) -> float:
 def hand_off(figures: Figures, key: str, chain: Chain, launcher: Launcher, fault: FaultReport, step: Event) -> Figure:
     """The figure of a hand-off."""
     words = f"{lost_steps(chain, step)}, the launcher's own start took {own_start(chain):.0f} s"
-    return figures.add(key, launcher.name, seconds_between(fault, step), words, limit_seconds=allowed(chain, key))
+    return figures.add(key, launcher.name, seconds_between(fault, step), words)
 
 
 def training_peer(chain: Chain, job: int) -> int:

@@ -447,6 +447,17 @@ def test_a_launcher_that_leaves_a_restart_for_its_drained_node_frees_the_slot_at
     assert outcome(lab) is None
 
 
+def test_a_drained_task_whose_launcher_lost_the_host_asks_about_it_before_it_leaves(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    lab.clock.after(10, lambda: task_zero.board.write_drained(marker(task_zero)))
+    lab.clock.after(49, lambda: (lab.slurm.lose_node("n1"), freeze(task_zero)))
+    lab.clock.after(50, lambda: launcher.exit(1, lost=True))
+    assert Peer(peer).run() is ExitCode.HOST_LOST
+    assert outcome(lab) is Outcome.LEASE_LOST
+    assert lab.states(1)[0] in ("COMPLETING", "CANCELLED")
+
+
 def test_of_a_task_of_several_nodes_the_other_launchers_are_stopped_and_it_leaves_with_zero(tmp_path: Path) -> None:
     lab = Lab(tmp_path, shape=shape(train=2, hot=1, cold=0, nodes=2))
     lab.submit()

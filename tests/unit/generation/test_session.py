@@ -106,6 +106,7 @@ def test_a_stall_that_is_everybodys_fences_nobody_until_nobody_says_so_any_more(
     # Wrappers watch the lease themselves, and are told as long as it is excused.
     assert launcher.said[-1] == "stop"
     assert 20 <= launcher.said.count("excused") <= 30
+    assert set(launcher.excuses) == {4.0}
 
 
 def test_a_lease_that_beats_needs_no_excuse(lab: Lab, peer: TaskContext, launcher: FakeLauncher) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,15 @@ from hypothesis import strategies as st
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.link import NEVER, HostLink, Report
-from nvrx_chain.generation.stall import AGAIN_SECONDS, REPORT_SECONDS, SLACK_SECONDS, StallWatch, shared_since
+from nvrx_chain.generation.stall import (
+    AGAIN_SECONDS,
+    REPORT_SECONDS,
+    SLACK_SECONDS,
+    StallWatch,
+    running_beside,
+    shared_since,
+)
+from nvrx_chain.slurm.model import QueueReading
 from nvrx_chain.slurm.states import JobState
 from tests.fakes.generation_lab import HeldWork, Lab, freeze, thaw
 
@@ -136,6 +146,33 @@ def test_a_spare_that_started_and_says_nothing_denies_the_excuse(
     lab.slurm.force_state("1_3", JobState.RUNNING)
     stall(lab, task_zero, link, watch, 60)
     assert link.excused_seconds() == NEVER
+
+
+def test_a_task_that_completes_counts_unless_it_said_that_it_left(lab: Lab, task_zero: TaskContext) -> None:
+    reading = lab.slurm.queue()
+    assert isinstance(reading, QueueReading)
+    rows = tuple(
+        dataclasses.replace(row, state=JobState.COMPLETING) if row.spec == "1_2" else row for row in reading.tasks
+    )
+    completing = dataclasses.replace(reading, tasks=rows)
+    identity = task_zero.chain_identity()
+    assert running_beside(completing, identity, 1, 0) == {1, 2}
+    assert running_beside(completing, identity, 1, 0, left=frozenset({2})) == {1}
+    # One that runs is heard whatever it wrote.
+    assert running_beside(reading, identity, 1, 0, left=frozenset({2})) == {1, 2}
+
+
+def test_the_stillness_that_a_closer_writes_down_ends_with_the_last_excuse(
+    lab: Lab, task_zero: TaskContext, link: HostLink
+) -> None:
+    closer = dataclasses.replace(lab.context(1, 1), link=link)
+    freeze(task_zero)
+    for _ in range(60):
+        lab.clock.advance(1)
+        closer.watcher.latest()
+    assert closer.leases_seen()[0].still_seconds >= 50
+    link.excuse(lab.clock.monotonic() - 7)
+    assert closer.leases_seen()[0].still_seconds == 7
 
 
 def test_a_later_generation_that_runs_denies_the_excuse(lab: Lab, task_zero: TaskContext, link: HostLink) -> None:
