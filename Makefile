@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 # What is measured against a bound in seconds runs alone; the rest waits more than it works and runs two at a time.
-ALONE := $(wildcard tests/integration/test_limits_*.py) tests/integration/test_demo.py
+ALONE := $(wildcard tests/integration/test_limits_*.py)
 APART := $(filter-out $(ALONE),$(wildcard tests/integration/test_*.py))
 
 .PHONY: setup demo lint types test unit integration test-all soak bench compat clean

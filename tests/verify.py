@@ -54,6 +54,9 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="scenarios at a time; those with a bound run alone (default 1)"
     )
+    parser.add_argument(
+        "--together", action="store_true", help="those with a bound too; one that fails so has one more try, alone"
+    )
     parser.add_argument("-k", dest="expression", default="", help="only scenarios that match, as for pytest")
     options = parser.parse_args()
     scenarios = collect(options.expression)
@@ -61,7 +64,9 @@ def main() -> int:
     alone = [scenario for scenario in scenarios if scenario.startswith(ALONE)]
     together = [scenario for scenario in scenarios if not scenario.startswith(ALONE)]
     for _ in range(options.times):
-        run_round(book, together, options.jobs)
+        run_round(book, [*alone, *together] if options.together else together, options.jobs)
+        if options.together:
+            book.failed -= set(alone)
         run_round(book, alone, 1)
     write_report(book.tallies)
     print(f"{len(scenarios) - len(book.failed)} passed, {len(book.failed)} failed")

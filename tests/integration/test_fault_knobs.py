@@ -24,6 +24,7 @@ def faults_of(chain: Chain) -> list[Event]:
     return [event for event in chain.events() if event.event is EventKind.FAULT]
 
 
+@pytest.mark.slow
 def test_an_injected_sigkill_costs_a_cycle_and_the_no_restart_demo_ends_the_chain(
     submit: SubmitChain, cluster: Cluster
 ) -> None:

@@ -20,6 +20,7 @@ ON_ITS_OWN = {"NVRX_CHAIN_TEST_HOOKS": "no-fence,no-release"}
 """The peers neither close nor cancel anything: what is done then is the watcher's."""
 
 
+@pytest.mark.slow
 def test_a_task_0_whose_node_died_is_found_and_fenced_when_that_is_allowed(
     cluster: Cluster, tmp_path: Path, submit: SubmitChain
 ) -> None:

@@ -303,8 +303,8 @@ def test_a_crowd_of_peers_asks_a_silent_slurm_one_at_a_time_however_long_it_last
     crowd.step(240)
     assert {answer.life for _, _, answer in crowd.answers} == {Life.UNKNOWN}
     times = [at for at, _, _ in crowd.answers]
-    # Two can meet when one of them asks again; never a crowd.
-    assert all(later - earlier > 8 for earlier, later in zip(times, times[2:], strict=False))
+    # Two can meet when one of them asks again, three in about one of 300 draws of the pauses; never a crowd.
+    assert all(later - earlier > 8 for earlier, later in zip(times, times[3:], strict=False))
     assert 5 <= len(big.slurm.asked("queue")) <= 20
 
 
