@@ -2,12 +2,12 @@
 
 What goes to the programs, and why:
 - sbatch: PySlurm takes no command line, and the dry run shows ours;
-- limits of associations and QOS: never recorded, asked once in a submit;
+- the configuration, limits of associations and QOS: never recorded, asked once in a submit;
 - exclude: `scontrol update`, for which there is no object;
 - scancel, hold, release: `pyslurm.Job(id).cancel()` ends the whole array, running tasks too, and takes no task;
 - the harmless signal to one task, and the batch script: no object for the one, never recorded for the other;
 - partitions: never recorded, asked once in a submit;
-- `show job` of what waits with a dependency: PySlurm says that nothing is a singleton.
+- `show job` of what waits: PySlurm says that nothing is a singleton, and shows no excluded nodes.
 
 Touches: Slurm through a child process and through the client for the rest.
 """
@@ -35,7 +35,7 @@ from nvrx_chain.slurm.model import (
 )
 from nvrx_chain.slurm.nodelist import fold_nodes
 from nvrx_chain.slurm.parse.replies import is_job_gone, one_line
-from nvrx_chain.slurm.pyslurm_cluster import convert_accounting, convert_config, convert_nodes
+from nvrx_chain.slurm.pyslurm_cluster import convert_accounting, convert_nodes
 from nvrx_chain.slurm.pyslurm_jobs import NOT_SHOWN, convert_details, convert_queue
 from nvrx_chain.slurm.pyslurm_worker import Answer, Question
 
@@ -124,7 +124,7 @@ class PySlurmClient(SlurmClient):
         asked = tuple(detail for detail in details if job_id in (detail.job_id, detail.array_job_id))
         if len({detail.user for detail in asked}) != 1:
             return Unobserved(f"PySlurm did not show one owner's records for job {job_id}")
-        if any(NOT_SHOWN in detail.dependency for detail in asked):
+        if any(detail.state.is_pending or NOT_SHOWN in detail.dependency for detail in asked):
             return self._commands.show_job(job_id)
         return asked
 
@@ -147,8 +147,7 @@ class PySlurmClient(SlurmClient):
         return {name: converted.nodes[name] for name in names or converted.nodes if name in converted.nodes}
 
     def config(self) -> ClusterConfig | Unobserved:
-        records = self._records("config")
-        return records if isinstance(records, Unobserved) else _converted(lambda one: convert_config(*one), records)
+        return self._commands.config()
 
     def partitions(self) -> tuple[Partition, ...] | Unobserved:
         return self._commands.partitions()

@@ -1,6 +1,6 @@
-"""PySlurm's records of nodes, of the configuration and of accounting. Pure.
+"""PySlurm's records of nodes and of accounting. Pure.
 
-Nodes were recorded from a real one; the configuration is as PySlurm documents it, and so is accounting.
+Nodes were recorded from a real one; accounting is as PySlurm documents it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nvrx_chain.slurm.model import AccountedTask, ClusterConfig, Node
+from nvrx_chain.slurm.model import AccountedTask, Node
 from nvrx_chain.slurm.pyslurm_fields import Record, name_of, number_of, text_of, time_of, user_of
 from nvrx_chain.slurm.states import NodeState, parse_job_state, parse_node_state
 
@@ -60,24 +60,6 @@ def _node_state(raw: str) -> tuple[NodeState, bool]:
             busy, idle = _FLAGGED[flag]
             return (busy if state in _BUSY else idle), responding
     return state, responding
-
-
-def convert_config(record: object) -> ClusterConfig:
-    """The configuration of the controller. Raises ValueError when what a chain depends on is not shown."""
-    if not isinstance(record, dict) or not (text_of(record, "cluster_name") or text_of(record, "version")):
-        raise ValueError(f"PySlurm showed a configuration with neither cluster name nor version: {str(record)[:80]!r}")
-    if "accounting_storage_type" not in record:
-        raise ValueError("PySlurm did not show whether the cluster has accounting")
-    return ClusterConfig(
-        cluster_name=text_of(record, "cluster_name"),
-        version=text_of(record, "version"),
-        max_array_size=number_of(record, "max_array_size"),
-        kill_wait_seconds=number_of(record, "kill_wait_time"),
-        slurmd_timeout_seconds=number_of(record, "slurmd_timeout"),
-        min_job_age_seconds=number_of(record, "min_job_age"),
-        preempt_mode=text_of(record, "preempt_mode"),
-        accounting=text_of(record, "accounting_storage_type") not in ("", "none", "accounting_storage/none"),
-    )
 
 
 def convert_accounting(records: Sequence[object]) -> ConvertedAccounting:

@@ -41,16 +41,6 @@ JOB_FIELDS = (
     "requeue_count",
 )
 NODE_FIELDS = ("name", "state", "reason")
-CONFIG_FIELDS = (
-    "cluster_name",
-    "version",
-    "max_array_size",
-    "kill_wait_time",
-    "slurmd_timeout",
-    "min_job_age",
-    "preempt_mode",
-    "accounting_storage_type",
-)
 ACCOUNTED_FIELDS = (
     "id",
     "array_id",

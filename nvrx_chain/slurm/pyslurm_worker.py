@@ -21,7 +21,6 @@ import msgspec
 
 from nvrx_chain.slurm.pyslurm_fields import (
     ACCOUNTED_FIELDS,
-    CONFIG_FIELDS,
     JOB_FIELDS,
     NODE_FIELDS,
     STEP_FIELDS,
@@ -33,7 +32,7 @@ _NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """`ask`: jobs (of `user`, None: of everybody), job (`ids`: one), nodes, config, accounting (`ids`: array jobs)."""
+    """`ask`: jobs (of `user`, None: of everybody), job (`ids`: one), nodes, accounting (`ids`: array jobs)."""
 
     ask: str
     seconds: float
@@ -112,10 +111,6 @@ def _nodes(pyslurm: Any, _question: Question) -> list[Any]:
     return [read(node, NODE_FIELDS) for node in pyslurm.Nodes.load().values()]
 
 
-def _config(pyslurm: Any, _question: Question) -> list[Any]:
-    return [read(pyslurm.slurmctld.Config.load(), CONFIG_FIELDS)]
-
-
 def _accounting(pyslurm: Any, question: Question) -> list[Any]:
     # No start time: a generation that was cancelled while it waited is found by its id and by no window.
     asked = pyslurm.db.JobFilter(ids=list(question.ids))
@@ -154,6 +149,5 @@ _QUESTIONS: dict[str, Callable[[Any, Question], list[Any]]] = {
     "jobs": _jobs,
     "job": _job,
     "nodes": _nodes,
-    "config": _config,
     "accounting": _accounting,
 }

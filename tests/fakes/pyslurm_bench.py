@@ -14,22 +14,12 @@ from nvrx_chain.slurm.pyslurm_worker import Answer, Question
 STAND_IN = Path(__file__).parent / "fake_pyslurm"
 RECORDED = Path(__file__).parents[1] / "fixtures" / "pyslurm"
 WORLD_FILE = "pyslurm world.json"
-CONFIG = {
-    "cluster_name": "sandbox",
-    "version": "25.11.7",
-    "max_array_size": 1001,
-    "kill_wait_time": 30,
-    "slurmd_timeout": 300,
-    "min_job_age": 300,
-    "preempt_mode": "OFF",
-    "accounting_storage_type": None,
-}
 
 
 def recorded(scene: str) -> dict[str, Any]:
     """The objects that a real PySlurm 25.11.2 showed of a real Slurm 25.11.7."""
     world: dict[str, Any] = json.loads((RECORDED / f"{scene}.json").read_text())
-    return {"jobs": world["jobs"], "nodes": world["nodes"], "config": CONFIG, "accounting": None}
+    return {"jobs": world["jobs"], "nodes": world["nodes"], "accounting": None}
 
 
 class StandIn:

@@ -27,21 +27,10 @@ _NO_DEPENDENCY = {
 
 def pyslurm_world(slurm: FakeSlurm, faults: Mapping[str, str] | None = None) -> dict[str, Any]:
     controller = slurm.settled()
-    config = slurm.config_now()
     return {
         "jobs": {str(record["id"]): record for record in _jobs(controller)},
         "nodes": {node.name: _node(node, controller) for node in controller.nodes.values()},
-        "config": {
-            "cluster_name": config.cluster_name,
-            "version": config.version,
-            "max_array_size": config.max_array_size,
-            "kill_wait_time": config.kill_wait_seconds,
-            "slurmd_timeout": config.slurmd_timeout_seconds,
-            "min_job_age": config.min_job_age_seconds,
-            "preempt_mode": config.preempt_mode,
-            "accounting_storage_type": "accounting_storage/slurmdbd" if config.accounting else None,
-        },
-        "accounting": _accounting(controller) if config.accounting else None,
+        "accounting": _accounting(controller) if slurm.config_now().accounting else None,
         "faults": dict(faults or {}),
     }
 

@@ -12,19 +12,22 @@ from nvrx_chain.errors import Unobserved, UsageError
 from nvrx_chain.slurm.choose import check_release, make_client
 from nvrx_chain.slurm.client_kind import SlurmClientKind, describe_unproven
 from nvrx_chain.slurm.command_client import CommandLineClient
+from nvrx_chain.slurm.parse.scontrol import parse_config
 from nvrx_chain.slurm.pyslurm_client import PySlurmClient
-from nvrx_chain.slurm.pyslurm_cluster import convert_config
 from tests.fakes.fake_clock import FakeClock
-from tests.fakes.pyslurm_bench import CONFIG, STAND_IN, recorded
+from tests.fakes.pyslurm_bench import STAND_IN, recorded
+from tests.unit.slurm.programs import FakePrograms
 
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment with the stand-in for PySlurm installed."""
+    """An environment with the stand-in for PySlurm installed, and a cluster of the release that it was recorded on."""
     monkeypatch.setattr(sys, "path", [str(STAND_IN), *sys.path])
     world = tmp_path / "world.json"
     world.write_text(json.dumps(recorded("running")))
-    return {"FAKE_PYSLURM": str(world)}
+    programs = FakePrograms(tmp_path / "bin")
+    programs.put_plain("scontrol", "echo 'ClusterName = c'; echo 'SLURM_VERSION = 25.11.7'")
+    return {**programs.environ, "FAKE_PYSLURM": str(world)}
 
 
 def test_the_default_kind_runs_programs_and_has_nothing_to_say() -> None:
@@ -56,8 +59,9 @@ def test_a_pyslurm_that_is_not_installed_is_bad_usage() -> None:
 
 def test_a_slurm_that_is_down_now_is_no_reason_to_refuse() -> None:
     check_release("25.11.2", Unobserved("no answer"))
-    check_release("", convert_config(CONFIG))
-    check_release("25.11.2", convert_config(CONFIG))
+    config = parse_config("ClusterName = c\nSLURM_VERSION = 25.11.7\n")
+    check_release("", config)
+    check_release("25.11.2", config)
 
 
 def test_what_is_said_names_what_was_recorded() -> None:

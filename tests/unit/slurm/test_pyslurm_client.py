@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.command_client import CommandLineClient
 from nvrx_chain.slurm.model import JobDetail
 from nvrx_chain.slurm.pyslurm_client import PySlurmClient
 from nvrx_chain.slurm.states import JobState, NodeState
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.fake_slurm import FakeSlurm
 from tests.fakes.pyslurm_bench import STAND_IN, StandIn, recorded
+from tests.unit.slurm.programs import FakePrograms
 from tests.unit.slurm.test_pyslurm_cluster import ACCOUNTED
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -58,7 +60,7 @@ def details(answer: Any) -> tuple[JobDetail, ...]:
 
 @pytest.mark.parametrize("fault", [SILENT, "exit", "crash", "fail"])
 def test_a_slurm_that_does_not_answer_is_never_an_empty_answer(desk: Desk, fault: str) -> None:
-    desk.faults = dict.fromkeys(("jobs", "job", "nodes", "config", "accounting"), fault)
+    desk.faults = dict.fromkeys(("jobs", "job", "nodes", "accounting"), fault)
     client = desk.client
     answers = (
         client.queue(),
@@ -66,12 +68,12 @@ def test_a_slurm_that_does_not_answer_is_never_an_empty_answer(desk: Desk, fault
         client.show_job(3),
         client.show_job(999),
         client.nodes([]),
-        client.config(),
         client.accounting([1], LONG_AGO),
     )
     for answer in answers:
         assert why(answer)
-    assert desk.asked_of_programs == []
+    # Only whether the site has accounting at all.
+    assert desk.asked_of_programs == ["config"]
 
 
 def test_an_unknown_job_is_none_because_slurm_says_so(desk: Desk) -> None:
@@ -85,9 +87,20 @@ def test_a_job_that_is_only_not_listed_is_not_none(desk: Desk) -> None:
 
 
 def test_a_job_is_shown_with_all_records_of_its_array(desk: Desk) -> None:
+    desk.world["jobs"] = {name: one for name, one in desk.world["jobs"].items() if name != "1"}
     found = details(desk.client.show_job(1))
-    assert [(one.job_id, one.array_task_id) for one in found] == [(1, None), (3, 0), (4, 1)]
+    assert [(one.job_id, one.array_task_id) for one in found] == [(3, 0), (4, 1)]
     assert desk.asked_of_programs == []
+
+
+def test_an_array_of_which_tasks_wait_is_asked_of_scontrol_for_the_nodes_they_are_kept_from(desk: Desk) -> None:
+    # Array 1 runs and depends on nothing any more; PySlurm shows no excluded nodes of its waiting rest.
+    job = desk.commands.submit(["--job-name=llama_pretrain", "--array=0-4%2", "--hold"]).array_job_id
+    assert job == 1
+    desk.client.exclude("1", ["m2", "m3"])
+    (waiting,) = details(desk.client.show_job(1))
+    assert waiting.fields["ExcNodeList"] == "m[2-3]"
+    assert desk.asked_of_programs == ["submit", "exclude", "show_job"]
 
 
 def test_a_task_is_shown_by_its_own_id(desk: Desk) -> None:
@@ -160,9 +173,27 @@ def test_an_older_job_under_the_same_id_is_left_out(desk: Desk) -> None:
 
 
 def test_a_database_that_fails_is_not_a_site_without_accounting(desk: Desk) -> None:
-    assert "accounting storage is disabled" in why(desk.client.accounting([7], LONG_AGO))
-    desk.world["config"] = {**desk.world["config"], "accounting_storage_type": "accounting_storage/slurmdbd"}
     assert "disabled" not in why(desk.client.accounting([7], LONG_AGO))
+    without = PySlurmClient(
+        clock=FakeClock(),
+        process=desk.stand_in,
+        commands=FakeSlurm(FakeClock(), accounting=False),
+        timeout_seconds=20.0,
+    )
+    assert "accounting storage is disabled" in why(without.accounting([7], LONG_AGO))
+
+
+def test_what_a_submit_needs_of_the_limits_is_told_as_the_programs_tell_it(desk: Desk, tmp_path: Path) -> None:
+    programs = FakePrograms(tmp_path / "bin")
+    told = ("ClusterName = c", "MaxJobCount = 12", "AccountingStorageEnforce = associations,limits")
+    programs.put_plain("scontrol", "; ".join(f"echo '{line}'" for line in told))
+    programs.put_plain("sacctmgr", "exit 1")
+    commands = CommandLineClient(clock=FakeClock(), environ=programs.environ)
+    client = PySlurmClient(clock=FakeClock(), process=desk.stand_in, commands=commands)
+    config = client.config()
+    assert not isinstance(config, Unobserved)
+    assert (config.max_job_count, config.enforces_limits) == (12, True)
+    assert "sacctmgr failed with 1" in why(client.submit_limits("alice"))
 
 
 def test_whatever_changes_a_job_goes_to_the_programs(desk: Desk) -> None:
@@ -173,7 +204,9 @@ def test_whatever_changes_a_job_goes_to_the_programs(desk: Desk) -> None:
     client.release(["1"])
     client.nudge("1_0")
     client.partitions()
-    assert desk.asked_of_programs == ["submit", "cancel", "hold", "release", "nudge", "partitions"]
+    client.config()
+    client.exclude("1", [])
+    assert desk.asked_of_programs == ["submit", "cancel", "hold", "release", "nudge", "partitions", "config", "exclude"]
     assert desk.commands.asked("cancel")[0].arguments == (("1_0",), True)
 
 

@@ -1,4 +1,4 @@
-"""PySlurm's nodes (recorded), configuration and accounting (as documented) in our words."""
+"""PySlurm's nodes (recorded) and accounting (as documented) in our words."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_chain.slurm.pyslurm_cluster import convert_accounting, convert_config, convert_nodes
+from nvrx_chain.slurm.pyslurm_cluster import convert_accounting, convert_nodes
 from nvrx_chain.slurm.pyslurm_fields import ACCOUNTED_FIELDS, NODE_FIELDS
 from nvrx_chain.slurm.states import JobState, NodeState
-from tests.fakes.pyslurm_bench import CONFIG, recorded
+from tests.fakes.pyslurm_bench import recorded
 
 ACCOUNTED = {
     "id": 9,
@@ -72,29 +72,6 @@ def test_flags_of_a_node_are_read_and_what_is_not_known_is_not_down(
 ) -> None:
     node = convert_nodes([{"name": "n1", "state": raw}]).nodes["n1"]
     assert (node.state, node.responding) == (state, responding)
-
-
-def test_the_configuration_is_read() -> None:
-    config = convert_config(CONFIG)
-    assert (config.version, config.max_array_size, config.kill_wait_seconds, config.accounting) == (
-        "25.11.7",
-        1001,
-        30,
-        False,
-    )
-    assert convert_config({**CONFIG, "accounting_storage_type": "accounting_storage/slurmdbd"}).accounting
-
-
-@pytest.mark.parametrize("record", [None, {}, {**CONFIG, "cluster_name": None, "version": None}])
-def test_a_configuration_without_a_name_and_a_version_is_none(record: object) -> None:
-    with pytest.raises(ValueError, match="neither cluster name nor version"):
-        convert_config(record)
-
-
-def test_a_configuration_that_does_not_tell_of_accounting_is_not_one_without() -> None:
-    without = {key: value for key, value in CONFIG.items() if key != "accounting_storage_type"}
-    with pytest.raises(ValueError, match="accounting"):
-        convert_config(without)
 
 
 def test_an_accounted_task_0_has_its_codes_whole_and_those_of_its_ended_numbered_steps() -> None:

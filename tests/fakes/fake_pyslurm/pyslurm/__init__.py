@@ -83,12 +83,6 @@ class Nodes(dict[str, _Shown]):
         return Nodes({name: _Shown(record) for name, record in _world("nodes")["nodes"].items()})
 
 
-class _Config:
-    @staticmethod
-    def load() -> _Shown:
-        return _Shown(_world("config")["config"])
-
-
 class _JobFilter:
     def __init__(self, *, ids: list[int]) -> None:
         self.ids = ids
@@ -106,7 +100,6 @@ class _DbJobs(list[Any]):
         ]
 
 
-slurmctld = SimpleNamespace(Config=_Config)
 db = SimpleNamespace(Jobs=_DbJobs, JobFilter=_JobFilter)
 
 _world("import")
