@@ -86,7 +86,8 @@ class Site:
         """Raises SandboxError with the last words of a daemon that ended."""
         if not self.is_running(name):
             raise SandboxError(
-                f"starting a sandbox: {name} ended: {last_words(self.place.log(name), self.place.log(f'{name}.out'))}"
+                f"starting a sandbox: {name} ended: {last_words(self.place.log(name), self.place.log(f'{name}.out'))}",
+                hint="mend what its last words name, end the rest with `sandbox down`, start anew",
             )
 
 
@@ -131,7 +132,11 @@ def prepare_files(site: Site) -> None:
         _make_directories(place, gpus=config.gpus_per_node)
         host_file = Path("/etc/hosts").read_text(errors="replace")
     except OSError as error:
-        raise SandboxError(f"preparing a sandbox: {error.strerror}", part=str(error.filename)) from error
+        raise SandboxError(
+            f"preparing a sandbox: {error.strerror}",
+            part=str(error.filename),
+            hint="choose a --dir on a file system with room that root may write",
+        ) from error
     write_atomic(place.munge_key, os.urandom(1024), mode=0o400)
     write_public(place.slurm_conf, render.render_slurm_conf(config, place, ports).encode())
     write_public(place.runtime / "gres.conf", render.render_gres_conf(config, place).encode())
@@ -248,4 +253,6 @@ def await_idle(site: Site, nodes: Sequence[str], seconds: float) -> None:
         wait_until(site.clock, all_idle, seconds, doing="waiting for nodes", wanted="all idle")
     except SandboxError as error:
         others = ", ".join(f"{node} {seen.get(node, 'unknown')}" for node in nodes if seen.get(node) != "idle")
-        raise SandboxError(error.message, part=others or None) from error
+        raise SandboxError(
+            error.message, part=others or None, hint="the nodes' logs say why; on a slow machine have fewer nodes"
+        ) from error

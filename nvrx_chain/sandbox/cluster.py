@@ -81,7 +81,7 @@ class Sandbox:
         place = find_place(directory)
         state = read_state(place) if place else None
         if isinstance(state, Unobserved):
-            raise SandboxError(f"opening a sandbox: {state.reason}")
+            raise SandboxError(f"opening a sandbox: {state.reason}", hint="end it with `sandbox down`, start anew")
         if place is None or state is None:
             raise SandboxError("opening a sandbox: there is none", part=str(directory), hint="run `sandbox up` first")
         return cls(place, state, clock or SystemClock())
@@ -252,7 +252,10 @@ def _end_place(
     place: Place, state: SandboxState | None | Unobserved, clock: Clock, *, grace_seconds: float, keep_logs: bool
 ) -> DownReport:
     if isinstance(state, Unobserved):
-        raise SandboxError(f"ending a sandbox: {state.reason}")
+        raise SandboxError(
+            f"ending a sandbox: {state.reason}",
+            hint="the record of the sandbox must be readable for the user who started it",
+        )
     if state is None:
         # A claim that was killed before its first record: nothing was started.
         teardown.remove_files(place, created_directory=False, keep_logs=False)

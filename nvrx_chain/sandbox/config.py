@@ -66,9 +66,15 @@ def _require_directory(directory: Path) -> None:
         str(directory).encode()
     except UnicodeEncodeError as error:
         # The record of the sandbox is JSON, which has no way to write such a name.
-        raise UsageError("configuring a sandbox: the directory's name is not UTF-8", part="--dir") from error
+        raise UsageError(
+            "configuring a sandbox: the directory's name is not UTF-8", part="--dir", hint="choose another --dir"
+        ) from error
     if not directory.is_absolute():
-        raise UsageError("configuring a sandbox: the directory is not absolute", part=str(directory))
+        raise UsageError(
+            "configuring a sandbox: the directory is not absolute",
+            part=str(directory),
+            hint="give a path that begins with /",
+        )
 
 
 def _require(holds: bool, option: str, value: int, allowed: str) -> None:

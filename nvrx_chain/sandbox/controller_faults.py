@@ -49,7 +49,9 @@ def restart_controller(site: Site) -> FaultReport:
     )
     process = _find_controller(site)
     if process is None:
-        raise SandboxError("starting the controller: it ended", part=str(site.place.log(CONTROLLER)))
+        raise SandboxError(
+            "starting the controller: it ended", part=str(site.place.log(CONTROLLER)), hint="its log says why"
+        )
     # A new controller knows no node's state. Nodes that are off or frozen stay so, which is no failure of this.
     poll(site.clock, lambda: "unknown" not in site.controller.node_states().values(), _NODES_SECONDS)
     return FaultReport(

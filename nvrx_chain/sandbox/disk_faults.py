@@ -90,7 +90,10 @@ def _await_stall(site: Site, view: NodeView) -> None:
     def stalls() -> bool:
         daemon = site.state.daemon(_name(view.name))
         if daemon is None or find_process(daemon.id) is None:
-            raise SandboxError(f"{doing}: {last_words(site.place.log(_name(view.name)))}")
+            raise SandboxError(
+                f"{doing}: {last_words(site.place.log(_name(view.name)))}",
+                hint=f"repeat it; `sandbox heal-node {view.name}` undoes what is left of it",
+            )
         with _probe(site, view) as probe:
             try:
                 probe.wait(_SURE_SECONDS)
@@ -102,7 +105,10 @@ def _await_stall(site: Site, view: NodeView) -> None:
         return False
 
     if not poll(site.clock, stalls, EFFECT_SECONDS):
-        raise SandboxError(f"{doing}: it can still be listed after {EFFECT_SECONDS:g} s")
+        raise SandboxError(
+            f"{doing}: it can still be listed after {EFFECT_SECONDS:g} s",
+            hint=f"repeat it; `sandbox heal-node {view.name}` undoes what is left of it",
+        )
 
 
 def _probe(site: Site, view: NodeView) -> subprocess.Popen[bytes]:

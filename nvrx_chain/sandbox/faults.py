@@ -65,7 +65,11 @@ def await_death(clock: Clock, victims: Sequence[Process], *, doing: str) -> None
     """Wait until these processes are dead. Raises SandboxError that names the ones that are not."""
     identities = tuple(victim.id for victim in victims)
     if not poll(clock, lambda: not living(identities), EFFECT_SECONDS):
-        raise SandboxError(f"{doing}: not dead after {EFFECT_SECONDS:g} s", part=_list(living(identities)))
+        raise SandboxError(
+            f"{doing}: not dead after {EFFECT_SECONDS:g} s",
+            part=_list(living(identities)),
+            hint="they hang in the kernel, as in a held disk: `sandbox heal-node NODE`, else `sandbox down`",
+        )
 
 
 def stop_all(clock: Clock, find: Callable[[], Iterable[Process]], *, doing: str) -> tuple[Process, ...]:
@@ -102,7 +106,11 @@ def _drive(
 
     if not poll(clock, all_done, EFFECT_SECONDS):
         left = tuple(process for process in found if not done(process))
-        raise SandboxError(f"{doing}: not {wanted} after {EFFECT_SECONDS:g} s", part=_list(left))
+        raise SandboxError(
+            f"{doing}: not {wanted} after {EFFECT_SECONDS:g} s",
+            part=_list(left),
+            hint="look at them with ps, then repeat it",
+        )
     return found
 
 

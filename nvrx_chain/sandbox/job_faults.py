@@ -125,7 +125,9 @@ def _require_rank(site: Site, array_job_id: int, rank: int, doing: str) -> tuple
 def _require_one(processes: Sequence[Process], message: str) -> Process:
     if len(processes) != 1:
         raise SandboxError(
-            f"{message}, found {len(processes)}", part="; ".join(describe(process) for process in processes) or None
+            f"{message}, found {len(processes)}",
+            part="; ".join(describe(process) for process in processes) or None,
+            hint="see `squeue`: repeat it while the job's processes run",
         )
     return processes[0]
 
@@ -134,7 +136,7 @@ def _require_alive(site: Site, node: str, doing: str) -> str:
     """The blow must not have taken the node along. Raises SandboxError when it did."""
     view = find_node(site.state, node)
     if view is None or not view.slurmds(site.programs["slurmd"]):
-        raise SandboxError(f"{doing}: node {node} went with it")
+        raise SandboxError(f"{doing}: node {node} went with it", hint=f"`sandbox revive-node {node}` starts it again")
     return f"node {node} and its slurmd live"
 
 

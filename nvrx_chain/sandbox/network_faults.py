@@ -42,7 +42,10 @@ def cut_node(site: Site, node: str, *, keep_disk: bool = False) -> FaultReport:
     if not keep_disk:
         disk_faults.hold_disk(site, [view], 0)
     if not poll(site.clock, lambda: not _answers(site, node), EFFECT_SECONDS):
-        raise SandboxError(f"{doing}: it still answers after {EFFECT_SECONDS:g} s")
+        raise SandboxError(
+            f"{doing}: it still answers after {EFFECT_SECONDS:g} s",
+            hint=f"undo it with `sandbox heal-node {node}`, then repeat it",
+        )
     disk = "its shared directory goes on" if keep_disk else "an open in its shared directory waits"
     return FaultReport(
         kind=FaultKind.CUT_NODE,
@@ -65,7 +68,10 @@ def isolate_from_controller(site: Site, node: str) -> FaultReport:
     _neighbour(site, node, "replace", "lladdr", _NOBODY, "nud", "permanent")
     controller = (site.addresses.controller, site.state.ports.controller)
     if not poll(site.clock, lambda: not (_answers(site, node) or _reaches(site, node, *controller)), EFFECT_SECONDS):
-        raise SandboxError(f"{doing}: it still reaches the controller after {EFFECT_SECONDS:g} s")
+        raise SandboxError(
+            f"{doing}: it still reaches the controller after {EFFECT_SECONDS:g} s",
+            hint=f"undo it with `sandbox heal-node {node}`, then repeat it",
+        )
     return FaultReport(
         kind=FaultKind.ISOLATE_NODE,
         target=node,
@@ -84,9 +90,15 @@ def heal_node(site: Site, node: str) -> FaultReport:
     doing = f"healing node {node}"
     if view is not None:
         if site.state.config.network and not poll(site.clock, lambda: _answers(site, node), EFFECT_SECONDS):
-            raise SandboxError(f"{doing}: it does not answer after {EFFECT_SECONDS:g} s")
+            raise SandboxError(
+                f"{doing}: it does not answer after {EFFECT_SECONDS:g} s",
+                hint=f"repeat it; else `sandbox kill-node {node}` and `sandbox revive-node {node}`",
+            )
         if not poll(site.clock, lambda: disk_faults.disk_goes_on(site, view), EFFECT_SECONDS):
-            raise SandboxError(f"{doing}: its shared directory cannot be listed after {EFFECT_SECONDS:g} s")
+            raise SandboxError(
+                f"{doing}: its shared directory cannot be listed after {EFFECT_SECONDS:g} s",
+                hint=f"repeat it; else `sandbox kill-node {node}` and `sandbox revive-node {node}`",
+            )
     return FaultReport(
         kind=FaultKind.HEAL_NODE,
         target=node,
@@ -186,7 +198,10 @@ def _reached_peer(site: Site, node: str, doing: str) -> str:
         return "there is no other node to reach"
     address, port = _address(site, peer), site.state.ports.nodes[config.node_index(peer) - 1]
     if not poll(site.clock, lambda: _reaches(site, node, address, port), EFFECT_SECONDS):
-        raise SandboxError(f"{doing}: it does not reach {peer} any more")
+        raise SandboxError(
+            f"{doing}: it does not reach {peer} any more",
+            hint=f"look whether {peer} is up with `sandbox status`, and undo it with `sandbox heal-node {node}`",
+        )
     return f"it reaches {peer}"
 
 

@@ -149,7 +149,9 @@ def _ensure_running(site: Site, node: str) -> bool:
 
 def _in_service(site: Site, node: str, started_at: datetime | None) -> str | None:
     if not site.is_running(node_daemon(node)):
-        raise SandboxError(f"reviving node {node}: it ended", part=str(site.place.log(node_daemon(node))))
+        raise SandboxError(
+            f"reviving node {node}: it ended", part=str(site.place.log(node_daemon(node))), hint="its log says why"
+        )
     if not _port_answers(site, node):
         return None
     fields = site.controller.node_fields(node)

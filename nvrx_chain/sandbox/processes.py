@@ -73,7 +73,10 @@ def start_daemons(
                 gate.write(b"go\n")
                 gate.flush()
             except OSError as error:
-                raise SandboxError(f"starting {daemon.name}: {error.strerror or error}") from error
+                raise SandboxError(
+                    f"starting {daemon.name}: {error.strerror or error}",
+                    hint="repeat it; `sandbox down` ends what was started",
+                ) from error
     return daemons
 
 
@@ -92,7 +95,7 @@ def _gate(spec: DaemonSpec, environ: Mapping[str, str]) -> Iterator[tuple[Daemon
         answer = starter.stdout.readline()
         process = read_process(int(answer)) if answer.strip().isdigit() else None
         if process is None:
-            raise SandboxError(f"{doing}: it was gone at once", part=str(spec.log))
+            raise SandboxError(f"{doing}: it was gone at once", part=str(spec.log), hint="its log says why")
         with contextlib.suppress(BrokenPipeError):
             yield Daemon(name=spec.name, id=process.id), starter.stdin
 
@@ -137,5 +140,8 @@ def wait_until(clock: Clock, check: Callable[[], T | None], seconds: float, *, d
     """As `poll`, but raises SandboxError `doing: wanted, not within N s`."""
     found = poll(clock, check, seconds)
     if found is None:
-        raise SandboxError(f"{doing}: {wanted}: not within {seconds:g} s")
+        raise SandboxError(
+            f"{doing}: {wanted}: not within {seconds:g} s",
+            hint="on a slow machine it may come yet: see `sandbox status`",
+        )
     return found

@@ -76,8 +76,14 @@ def run(argv: Sequence[str], *, environ: Mapping[str, str], timeout_seconds: flo
     except SlurmUnavailable as error:
         raise SandboxError(f"{doing}: {error.message}", part=error.part, hint=error.hint) from error
     if isinstance(done, TimedOut):
-        raise SandboxError(f"{doing}: no end after {timeout_seconds:g} s", part=command)
+        raise SandboxError(
+            f"{doing}: no end after {timeout_seconds:g} s",
+            part=command,
+            hint="look whether the machine is overloaded, then repeat it",
+        )
     if done.returncode != 0:
         said = " / ".join((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-3:])
-        raise SandboxError(f"{doing}: exit {done.returncode}, {said}", part=command)
+        raise SandboxError(
+            f"{doing}: exit {done.returncode}, {said}", part=command, hint="run the command by hand to see more"
+        )
     return done.stdout

@@ -184,7 +184,11 @@ def _make_register() -> None:
         REGISTER.mkdir(exist_ok=True)
         REGISTER.chmod(0o755)
     except OSError as error:
-        raise SandboxError(f"starting a sandbox: {error.strerror}", part=str(REGISTER)) from error
+        raise SandboxError(
+            f"starting a sandbox: {error.strerror}",
+            part=str(REGISTER),
+            hint="a sandbox is started by root, on a machine whose /run can be written",
+        ) from error
 
 
 def _make_directory(directory: Path) -> bool:
@@ -194,9 +198,13 @@ def _make_directory(directory: Path) -> bool:
     except FileExistsError:
         if directory.is_dir():
             return False
-        raise SandboxError("starting a sandbox: this is no directory", part=str(directory)) from None
+        raise SandboxError(
+            "starting a sandbox: this is no directory", part=str(directory), hint="choose another --dir"
+        ) from None
     except OSError as error:
-        raise SandboxError(f"starting a sandbox: {error.strerror}", part=str(directory)) from error
+        raise SandboxError(
+            f"starting a sandbox: {error.strerror}", part=str(directory), hint="choose a --dir that root may make"
+        ) from error
     return True
 
 
@@ -208,7 +216,11 @@ def _take_slot(directory: Path, sandbox_id: str) -> Place:
     taken = {slot for slot, _ in _runtimes()}
     free = next((slot for slot in _SLOTS if slot not in taken), None)
     if free is None:
-        raise SandboxError(f"starting a sandbox: all {len(_SLOTS)} slots are taken", part=str(REGISTER))
+        raise SandboxError(
+            f"starting a sandbox: all {len(_SLOTS)} slots are taken",
+            part=str(REGISTER),
+            hint="end one with `sandbox down`: the links in it name their directories",
+        )
     runtime = REGISTER / f"{free}-{sandbox_id[:6]}"
     runtime.mkdir()
     runtime.chmod(0o755)
@@ -228,7 +240,10 @@ def _choose_ports(config: SandboxConfig, taken: set[int]) -> Ports:
     free = (port for port in range(_PORTS.start, end) if port not in taken and _is_free(port))
     chosen = list(itertools.islice(free, wanted))
     if len(chosen) < wanted:
-        raise SandboxError(f"starting a sandbox: fewer than {wanted} free ports from {_PORTS.start} to {end}")
+        raise SandboxError(
+            f"starting a sandbox: fewer than {wanted} free ports from {_PORTS.start} to {end}",
+            hint="end other sandboxes, or have fewer nodes",
+        )
     controller, *others = chosen
     database = others.pop() if config.accounting else None
     return Ports(controller=controller, nodes=tuple(others), database_daemon=database)
@@ -266,7 +281,9 @@ def hold_lock(path: Path, clock: Clock, *, doing: str) -> Iterator[None]:
 
         if not poll(clock, locked, _LOCK_SECONDS):
             raise SandboxError(
-                f"{doing}: another command works on it for more than {_LOCK_SECONDS:g} s", part=str(path)
+                f"{doing}: another command works on it for more than {_LOCK_SECONDS:g} s",
+                part=str(path),
+                hint="wait for that command; its process holds a lock on the file",
             )
         # While we waited, the sandbox may have been removed and its slot given to another one.
         if not _is_same_file(descriptor, path):

@@ -79,6 +79,7 @@ def end_processes(state: SandboxState, clock: Clock) -> int:
         raise SandboxError(
             f"ending a sandbox: still there after SIGKILL and {_END_SECONDS:g} s",
             part="; ".join(describe(process) for process in left),
+            hint="they hang in the kernel, as in a dead mount; repeat it when they are gone",
         )
     return len(ended)
 
@@ -91,7 +92,11 @@ def remove_files(place: Place, *, created_directory: bool, keep_logs: bool) -> N
         if place.runtime.exists():
             shutil.rmtree(place.runtime)
     except OSError as error:
-        raise SandboxError(f"removing a sandbox: {error.strerror}", part=str(error.filename)) from error
+        raise SandboxError(
+            f"removing a sandbox: {error.strerror}",
+            part=str(error.filename),
+            hint="mend it, then repeat `sandbox down`",
+        ) from error
     # What users left on the shared file system is theirs.
     with contextlib.suppress(OSError):
         place.shared.rmdir()

@@ -124,8 +124,12 @@ class PySlurmClient(SlurmClient):
         asked = tuple(detail for detail in details if job_id in (detail.job_id, detail.array_job_id))
         if len({detail.user for detail in asked}) != 1:
             return Unobserved(f"PySlurm did not show one owner's records for job {job_id}")
-        if any(detail.state.is_pending or NOT_SHOWN in detail.dependency for detail in asked):
+        if any(NOT_SHOWN in detail.dependency for detail in asked):
             return self._commands.show_job(job_id)
+        if any(detail.state.is_pending for detail in asked):
+            told = self._commands.show_job(job_id)
+            # Without the excluded nodes it is still the job.
+            return asked if isinstance(told, Unobserved) else told
         return asked
 
     def batch_script(self, job_id: int) -> str | Unobserved | None:

@@ -287,7 +287,9 @@ def _launcher(
 ) -> Launcher:
     template = shlex_words(settings.text("launcher-command"))
     if (kind is LauncherKind.COMMAND) != bool(template):
-        raise UsageError("reading --launcher-command: it belongs to --launcher command, which needs it")
+        raise UsageError(
+            "reading --launcher-command: it belongs to --launcher command, which needs it", hint="give both or neither"
+        )
     check_template(template)
     code = settings.count("no-restart-exit-code")
     if code > 255 or any(code in reserved for reserved in _RESERVED_CODES):
@@ -341,7 +343,9 @@ def _thresholds(settings: Settings, limit: TimeLimit | None) -> Thresholds:
         try:
             chosen[name] = parse_seconds(value)
         except ValueError as error:
-            raise UsageError(f"reading --threshold {name}: {error}") from error
+            raise UsageError(
+                f"reading --threshold {name}: {error}", hint=f"a number of seconds, for example {name}=30"
+            ) from error
     warning = fit_walltime_warning(settings.seconds("walltime-warning"), limit)
     chosen |= {"walltime_warning": float(warning), "drain_poll": settings.seconds("drain-poll")}
     thresholds = msgspec.structs.replace(Thresholds(), **chosen)
@@ -354,9 +358,14 @@ def _check_thresholds(thresholds: Thresholds) -> None:
     ascending = ("lease_interval", "self_fence", "lease_timeout")
     for smaller, larger in itertools.pairwise(ascending):
         if not 0 < getattr(thresholds, smaller) < getattr(thresholds, larger):
-            raise UsageError(f"reading --threshold: {smaller} must be above zero and less than {larger}")
+            raise UsageError(
+                f"reading --threshold: {smaller} must be above zero and less than {larger}",
+                hint=f"the defaults: {', '.join(f'{each} {getattr(Thresholds(), each):g}' for each in ascending)}",
+            )
     if thresholds.control_poll <= 0:
-        raise UsageError("reading --threshold: control_poll must be above zero")
+        raise UsageError(
+            "reading --threshold: control_poll must be above zero", hint=f"without it {Thresholds().control_poll:g}"
+        )
     if 0 < thresholds.drain_poll < SHORTEST_DRAIN_POLL_SECONDS:
         raise UsageError(
             f"reading --drain-poll: {thresholds.drain_poll:g} s would be a load for the controller",
@@ -370,7 +379,10 @@ def _on_drain(settings: Settings, shape: Shape, thresholds: Thresholds) -> OnDra
     if chosen is not OnDrain.RESTART:
         return chosen
     if thresholds.drain_poll <= 0:
-        raise UsageError("reading --on-drain restart: with --drain-poll 0 no drained node is ever seen")
+        raise UsageError(
+            "reading --on-drain restart: with --drain-poll 0 no drained node is ever seen",
+            hint="give --drain-poll 60, or --on-drain report",
+        )
     if shape.hot_spares == 0:
         raise UsageError(
             "reading --on-drain restart: without a hot spare nothing could take the place of a drained task",
@@ -384,4 +396,6 @@ def shlex_words(text: str | None) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
-        raise UsageError(f"reading --launcher-command: {error}", part=text) from error
+        raise UsageError(
+            f"reading --launcher-command: {error}", part=text, hint="quote it as for a shell: close every quote"
+        ) from error

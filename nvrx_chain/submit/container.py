@@ -91,7 +91,11 @@ def _outermost(places: Sequence[str]) -> tuple[str, ...]:
 
 def _image(text: str, directory: Path) -> str:
     if _SPACE.search(text) and not text.startswith(("/", ".", "~")):
-        raise UsageError("reading --container-image: a space in the name of an image", part=text)
+        raise UsageError(
+            "reading --container-image: a space in the name of an image",
+            part=text,
+            hint="a file is named by a path with / in front; quote it once for the shell, not twice",
+        )
     if text.startswith(("./", "../", "~")):
         return os.path.normpath(directory / os.path.expanduser(text))
     return text

@@ -55,9 +55,14 @@ def read_directory(run: RunDirectory, *, owner_uid: int | None = None) -> Direct
     except FileNotFoundError:
         return DirectoryState()
     except OSError as error:
-        raise RecordError(f"reading the run directory {run.path}: {error.strerror}") from error
+        raise RecordError(
+            f"reading the run directory {run.path}: {error.strerror}", hint="choose a --run-dir that you may read"
+        ) from error
     if not stat.S_ISDIR(status.st_mode):
-        raise RecordError(f"reading the run directory {run.path}: it is not a directory")
+        raise RecordError(
+            f"reading the run directory {run.path}: it is not a directory",
+            hint="choose another --run-dir, or move that file away",
+        )
     manifest = _trusted(read_record(run.manifest, ChainManifest, owner_uid=owner_uid))
     intents, ids = _read_submissions(run, manifest, owner_uid)
     return DirectoryState(
@@ -124,7 +129,7 @@ def _unrecorded_generations(
 def _names(directory: Path) -> tuple[str, ...]:
     names = list_names(directory)
     if isinstance(names, Unobserved):
-        raise RecordError(names.reason)
+        raise RecordError(names.reason, hint="repeat the command when it can be listed again")
     return names or ()
 
 

@@ -127,7 +127,8 @@ class Enqueuer:
             self.progress.mine[submitted.array_job_id] = None
             return Accepted(array_job_id=submitted.array_job_id, cluster=submitted.cluster, adopted=False)
         raise SlurmAmbiguous(
-            f"submitting generation {generation.sequence}: sbatch gave no clear answer {ATTEMPTS} times"
+            f"submitting generation {generation.sequence}: sbatch gave no clear answer {ATTEMPTS} times",
+            hint="look at the controller; the same command adopts what was queued and queues the rest",
         )
 
     def _await(self, generation: PlannedGeneration, pauses: tuple[float, ...]) -> tuple[int, ...]:
@@ -144,6 +145,7 @@ class Enqueuer:
             raise SlurmAmbiguous(
                 f"submitting generation {generation.sequence}: it may be queued, and squeue does not answer",
                 part=found.reason,
+                hint="repeat the command when squeue answers: it queues nothing twice",
             )
         return found
 
@@ -275,4 +277,5 @@ def _overtaken(generation: PlannedGeneration, path: Path) -> RecordError:
     return RecordError(
         f"submitting generation {generation.sequence}: another submit or extend is at work in this directory",
         part=path.name,
+        hint="wait for its end, then look with nvrx-chain status",
     )

@@ -108,6 +108,12 @@ def _check_value(name: str, value: str) -> None:
     try:
         size = len(f"{name}={value}".encode())
     except UnicodeEncodeError as error:
-        raise UsageError(f"reading --export: the value of {name} is no text in UTF-8") from error
+        raise UsageError(
+            f"reading --export: the value of {name} is no text in UTF-8",
+            hint="encode it, or put it into a file and name the file",
+        ) from error
     if size > _LARGEST_BYTES:
-        raise UsageError(f"reading --export: the value of {name} is larger than the kernel hands to a program")
+        raise UsageError(
+            f"reading --export: the value of {name} is larger than the kernel hands to a program",
+            hint="put it into a file, and name the file",
+        )

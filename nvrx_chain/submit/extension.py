@@ -138,7 +138,10 @@ def plan_extension(request: ExtendRequest, client: SlurmClient, clock: Clock) ->
     last = _last_sequence(request, queue)
     further = request.number - len(lost)
     if last + further > _LAST_SEQUENCE:
-        raise RecordError(f"extending chain {request.manifest.job_name}: no number is left after {last}")
+        raise RecordError(
+            f"extending chain {request.manifest.job_name}: no number is left after {last}",
+            hint="submit a new chain with --resume when this one has ended",
+        )
     sequences = sorted([*adopted, *lost[: request.number], *range(last + 1, last + 1 + further)])
     return Extension(
         plan=SubmitPlan(
@@ -163,7 +166,11 @@ def _refuse_moved(request: ExtendRequest) -> None:
     except OSError as error:
         why = f"which cannot be found: {error.strerror}"
     # Every job of the chain runs in, and writes into, the directory that its submit named.
-    raise RecordError(f"extending chain {request.manifest.job_name}: it was submitted in {recorded}", part=why)
+    raise RecordError(
+        f"extending chain {request.manifest.job_name}: it was submitted in {recorded}",
+        part=why,
+        hint="extend it by that directory; if the directory was moved, move it back",
+    )
 
 
 def _shared_options(request: ExtendRequest, directory: DirectoryState) -> tuple[str, ...]:
@@ -173,7 +180,10 @@ def _shared_options(request: ExtendRequest, directory: DirectoryState) -> tuple[
     """
     manifest = request.manifest
     if directory.manifest is None or directory.manifest.chain_id != manifest.chain_id:
-        raise RecordError(f"extending chain {manifest.job_name}: {request.run.path} now holds another chain")
+        raise RecordError(
+            f"extending chain {manifest.job_name}: {request.run.path} now holds another chain",
+            hint="repeat the command: the chain was replaced in the meantime",
+        )
     if not directory.intents:
         raise RecordError(
             f"extending chain {manifest.job_name}: it has no submission on record",
@@ -186,7 +196,9 @@ def _shared_options(request: ExtendRequest, directory: DirectoryState) -> tuple[
     wrong = find_foreign(intent, manifest, stamp)
     if wrong is not None:
         raise RecordError(
-            f"extending chain {manifest.job_name}: {request.run.intent(sequence)} is no submission of it", part=wrong
+            f"extending chain {manifest.job_name}: {request.run.intent(sequence)} is no submission of it",
+            part=wrong,
+            hint="move the file away if nobody of yours wrote it",
         )
     options = tuple(_without_after(word) for word in intent.argv[:-1] if word != _HOLD)
     return _with_excluded(request, options)
@@ -203,7 +215,7 @@ def _with_excluded(request: ExtendRequest, options: tuple[str, ...]) -> tuple[st
     try:
         nodes = fold_nodes(excluded.nodes)
     except ValueError as error:
-        raise RecordError(f"reading {request.run.excluded}", part=str(error)) from error
+        raise RecordError(f"reading {request.run.excluded}", part=str(error), hint="mend or move the file") from error
     return (*others, f"--exclude={nodes}") if nodes else others
 
 
@@ -244,7 +256,11 @@ def _read_script(request: ExtendRequest) -> str:
     script = read_bytes(request.run.script, owner_uid=request.files.owner_uid)
     if not isinstance(script, bytes):
         why = "it is not there" if script is None else script.reason
-        raise RecordError(f"reading the script of the chain, {request.run.script}", part=why)
+        raise RecordError(
+            f"reading the script of the chain, {request.run.script}",
+            part=why,
+            hint="put it back; each job shows its copy: scontrol write batch_script JOBID",
+        )
     return script.decode("utf-8", errors="surrogateescape")
 
 
@@ -295,7 +311,7 @@ def _last_sequence(request: ExtendRequest, queue: QueueReading | Unobserved) -> 
     """
     names = list_names(request.run.submissions)
     if isinstance(names, Unobserved):
-        raise RecordError(names.reason)
+        raise RecordError(names.reason, hint="repeat the command when it can be listed again")
     parsed = [parse_submission_name(name) for name in names or ()]
     used = [item[0] for item in parsed if item is not None]
     for task in () if isinstance(queue, Unobserved) else queue.tasks:

@@ -126,7 +126,10 @@ def progress_arguments(settings: Settings, launcher: LauncherKind, faults: Fault
     cycles = settings.optional_count("max-no-progress-cycles")
     if launcher is not LauncherKind.FT_LAUNCHER:
         if settings.by_key["max-no-progress-cycles"].origin == "flag":
-            raise UsageError("reading --max-no-progress-cycles: only ft_launcher counts them")
+            raise UsageError(
+                "reading --max-no-progress-cycles: only ft_launcher counts them",
+                hint="leave it out, or use --launcher ft_launcher",
+            )
         return ()
     if cycles is None:
         cycles = 1 if faults is not None and faults.no_restart_demo else None

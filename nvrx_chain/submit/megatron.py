@@ -126,7 +126,11 @@ def _script(settings: Settings, directory: Path, container_image: str | None) ->
         )
     if container_image is not None:
         if not os.path.isabs(given):
-            raise UsageError("reading --megatron-path: a path inside of a container begins with /", part=given)
+            raise UsageError(
+                "reading --megatron-path: a path inside of a container begins with /",
+                part=given,
+                hint="give it as the container sees it",
+            )
         return os.path.join(given, megatron.SCRIPT), None
     script = os.path.normpath(directory / os.path.expanduser(given) / megatron.SCRIPT)
     return script, script
@@ -177,7 +181,9 @@ def _read_sizes(settings: Settings, extra: tuple[Group, ...]) -> tuple[dict[str,
     for key, flag in _FLAGS.items():
         typed, extra = take_count(extra, flag)
         if typed is not None and settings.by_key[key].origin == "flag":
-            raise UsageError(f"reading the workload: --{key} is given before -- and {flag} behind it")
+            raise UsageError(
+                f"reading the workload: --{key} is given before -- and {flag} behind it", hint="give one of them"
+            )
         sizes[key] = typed if typed is not None else settings.optional_count(key)
     return sizes, extra
 

@@ -380,7 +380,6 @@ OPTIONS: tuple[Option, ...] = (
         "no-restart-demo",
         Section.FAULTS,
         "Show ft_launcher an iteration that never grows: after the fault it says that a restart is useless.",
-        negatable=True,
     ),
     _count(
         "max-no-progress-cycles",

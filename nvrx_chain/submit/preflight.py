@@ -40,7 +40,11 @@ def refuse_errors(problems: tuple[Problem, ...]) -> None:
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         lines = [f"{problem.message} ({problem.hint})" if problem.hint else problem.message for problem in errors]
-        raise PreflightError("submitting: refused before anything was queued", part="; ".join(lines))
+        raise PreflightError(
+            "submitting: refused before anything was queued",
+            part="; ".join(lines),
+            hint="mend each and repeat the command; --dry-run shows them without a submit",
+        )
 
 
 def _check_reachable(facts: SubmitFacts, *, dry_run: bool) -> Iterator[Problem]:

@@ -22,11 +22,11 @@ def read_prologue(path: Path | None) -> str | None:
     content = read_bytes(path, max_bytes=LARGEST_BYTES)
     if not isinstance(content, bytes):
         why = content.reason if isinstance(content, Unobserved) else "there is no such file"
-        raise UsageError(f"reading {path}: {why}", part="--prologue")
+        raise UsageError(f"reading --prologue {path}: {why}", hint="name a file of Bash that you may read")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"reading {path}: it is no text in UTF-8", part="--prologue") from error
+        raise UsageError(f"reading --prologue {path}: it is no text in UTF-8", hint="name a file of Bash") from error
     _check_syntax(path, text)
     return text
 
@@ -38,7 +38,11 @@ def _check_syntax(path: Path, text: str) -> None:
             ["bash", "-n"], input=text, capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"checking {path} with bash -n: {error}", part="--prologue") from error
+        raise UsageError(f"checking --prologue {path} with bash -n: {error}", hint="is bash on PATH?") from error
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]
-        raise UsageError(f"reading {path}: bash cannot parse it", part=last or "--prologue")
+        raise UsageError(
+            f"reading --prologue {path}: bash cannot parse it",
+            part=last or None,
+            hint="mend it until bash -n is content",
+        )

@@ -28,7 +28,11 @@ def read_template() -> str:
             return (place / _TEMPLATE).read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
-    raise NvrxError(f"reading the template {_TEMPLATE}: it is not installed", part=", ".join(map(str, _PLACES)))
+    raise NvrxError(
+        f"reading the template {_TEMPLATE}: it is not installed",
+        part=", ".join(map(str, _PLACES)),
+        hint="install nvrx-chain again",
+    )
 
 
 def script_fields(config: ChainConfig) -> Mapping[str, str]:
@@ -52,8 +56,16 @@ def render_script(template: str, fields: Mapping[str, str]) -> str:
     """
     for name, value in fields.items():
         if any(character in value for character in "\0\n\r"):
-            raise UsageError(f"rendering {_TEMPLATE}: a line break or NUL in {name}", part=repr(value))
+            raise UsageError(
+                f"rendering {_TEMPLATE}: a line break or NUL in {name}",
+                part=repr(value),
+                hint="the script is line by line: choose a name without",
+            )
     wanted = set(_FIELD.findall(template))
     if wanted != set(fields):
-        raise NvrxError(f"rendering {_TEMPLATE}: fields do not match", part=", ".join(sorted(wanted ^ set(fields))))
+        raise NvrxError(
+            f"rendering {_TEMPLATE}: fields do not match",
+            part=", ".join(sorted(wanted ^ set(fields))),
+            hint="install nvrx-chain again: template and package are of different versions",
+        )
     return _FIELD.sub(lambda match: fields[match.group(1)], template)

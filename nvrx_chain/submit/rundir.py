@@ -23,13 +23,17 @@ def make_directories(run: RunDirectory, uid: int) -> None:
     try:
         run.path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RecordError(f"making {run.path.parent}: {error.strerror}") from error
+        raise RecordError(
+            f"making {run.path.parent}: {error.strerror}", hint="choose a --run-dir in which you may write"
+        ) from error
     for directory in (run.path, run.slurm_logs, run.generations, run.submissions, run.history):
         try:
             directory.mkdir(mode=_MODE, exist_ok=True)
             status = directory.stat() if directory == run.path else directory.lstat()
         except OSError as error:
-            raise RecordError(f"making {directory}: {error.strerror}") from error
+            raise RecordError(
+                f"making {directory}: {error.strerror}", hint="choose a --run-dir in which you may write"
+            ) from error
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != uid:
             raise RecordError(
                 f"making {directory}: it is there and is no directory of ours", hint="choose another --run-dir"
@@ -87,7 +91,9 @@ def _remove_private(run: RunDirectory) -> None:
     try:
         run.private.unlink(missing_ok=True)
     except OSError as error:
-        raise RecordError(f"removing {run.private}: {error.strerror}") from error
+        raise RecordError(
+            f"removing {run.private}: {error.strerror}", hint="remove it by hand, and repeat the command"
+        ) from error
 
 
 def move_submissions(run: RunDirectory, sequences: Sequence[int], label: str) -> None:
@@ -103,7 +109,10 @@ def _move(paths: Sequence[Path], target: Path) -> None:
         try:
             os.rename(path, target / path.name)
         except OSError as error:
-            raise RecordError(f"moving {path} to {target}: {error.strerror}") from error
+            raise RecordError(
+                f"moving {path} to {target}: {error.strerror}",
+                hint="make both directories writable, and repeat the command",
+            ) from error
 
 
 def _new_directory(parent: Path, label: str) -> Path:
@@ -114,6 +123,9 @@ def _new_directory(parent: Path, label: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise RecordError(f"making {directory}: {error.strerror}") from error
+            raise RecordError(
+                f"making {directory}: {error.strerror}",
+                hint="make the directory above it writable, and repeat the command",
+            ) from error
         return directory
-    raise RecordError(f"making {parent / label}: 999 of that name are there")
+    raise RecordError(f"making {parent / label}: 999 of that name are there", hint="remove or move some")

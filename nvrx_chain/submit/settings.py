@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ else:
     import tomli as tomllib
 
 FILE_NAME = "nvrx-chain.toml"
+_ANOTHER_FILE = "name one that is there and that you may read"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -110,16 +111,17 @@ def _from_call(option: Option, flags: Mapping[str, Any], environ: Mapping[str, s
 def _read_file(named: str | None, directory: Path) -> tuple[Mapping[str, Any], str]:
     """The settings of the file, by key, and its name for messages. A file that nobody named may be absent."""
     path = directory / (named or FILE_NAME)
+    named_by = "--config " if named else ""
     try:
         content = tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError as error:
         if named is None:
             return {}, FILE_NAME
-        raise UsageError(f"reading {path}: there is no such file", part="--config") from error
+        raise UsageError(f"reading --config {path}: there is no such file", hint=_ANOTHER_FILE) from error
     except OSError as error:
-        raise UsageError(f"reading {path}: {error.strerror}", part="--config") from error
+        raise UsageError(f"reading {named_by}{path}: {error.strerror}", hint=_ANOTHER_FILE) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"reading {path}: {error}", part="--config", hint="the file must be TOML in UTF-8") from error
+        raise UsageError(f"reading {named_by}{path}: {error}", hint="the file must be TOML in UTF-8") from error
     allowed = [option.key for option in OPTIONS if option.in_file]
     for key in content:
         if key not in allowed:
@@ -136,12 +138,36 @@ def _parse(option: Option, raw: Any, origin: str) -> Any:
     # A repeatable flag that was given once with nothing arrives as ("",).
     if raw in ("", ("",)):
         if option.off is REQUIRED:
-            raise UsageError(f"reading {origin}: --{option.key} cannot be empty", hint=option.help)
+            raise UsageError(f"{_reading(option, origin)}: it cannot be empty", hint=_leave_out(option))
         return option.off
     try:
         return _PARSERS[option.kind](option, raw)
     except ValueError as error:
-        raise UsageError(f"reading {origin}: --{option.key}: {error}", hint=option.help) from error
+        raise UsageError(f"{_reading(option, origin)}: {error}", hint=_FORMS[option.kind](option)) from error
+
+
+def _reading(option: Option, origin: str) -> str:
+    """The option, and where its value came from when that was not the option itself."""
+    return f"reading {origin}" if origin == option.flag else f"reading {origin}: --{option.key}"
+
+
+def _leave_out(option: Option) -> str:
+    return "give a value" if option.default is None else f"leave it out for its default, {option.default}"
+
+
+def _form_of_text(option: Option) -> str:
+    return f"one of {', '.join(option.choices)}" if option.choices else f"a text in one line: {option.metavar}"
+
+
+_FORMS: Mapping[Kind, Callable[[Option], str]] = {
+    Kind.TEXT: _form_of_text,
+    Kind.COUNT: lambda option: f"a whole number, {option.minimum} or more, in digits",
+    Kind.SECONDS: lambda option: "seconds, zero or more, for example 30 or 2.5",
+    Kind.SWITCH: lambda option: "yes or no: 1, true, yes, on; 0, false, no, off",
+    Kind.WORDS: lambda option: "words as a shell takes them, each in one line",
+    Kind.PAIRS: lambda option: f"words as a shell takes them, each {option.metavar}",
+}
+"""How a value of each kind is written."""
 
 
 def _parse_text(option: Option, raw: Any) -> str:

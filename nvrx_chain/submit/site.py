@@ -60,7 +60,10 @@ def site_arguments(settings: Settings) -> tuple[str, ...]:
         if value is None:
             continue
         if not is_sound(value):
-            raise UsageError(f"reading --{key}: {value!r} is not {what}")
+            raise UsageError(
+                f"reading --{key}: {value!r} is not {what}",
+                hint=f"the value goes to sbatch as it is; man sbatch has the form of --{key}",
+            )
         found.append(f"--{key}={value}")
     cpus = settings.optional_count("cpus-per-task")
     if cpus is not None:

@@ -81,7 +81,7 @@ def parse_workload(command: tuple[str, ...], launcher: LauncherKind, directory: 
         return _python_workload(command, directory, interpreter=None)
     if first == "--no-python":
         if not rest:
-            raise UsageError("reading the workload: --no-python without a program")
+            raise UsageError("reading the workload: --no-python without a program", hint="name the program behind it")
         first, rest = rest[0], rest[1:]
     if first.startswith("-"):
         raise UsageError("reading the workload: it starts with an option", part=first, hint="start with the program")
@@ -94,11 +94,13 @@ def _python_workload(words: tuple[str, ...], directory: Path, *, interpreter: st
     while words[:1] == ("-u",):
         words = words[1:]
     if not words:
-        raise UsageError("reading the workload: python without a script or a module")
+        raise UsageError(
+            "reading the workload: python without a script or a module", hint="name the script, or -m and a module"
+        )
     interpreter = _absolute(interpreter, directory) if interpreter else None
     if words[0] == "-m":
         if len(words) < 2:
-            raise UsageError("reading the workload: -m without a module")
+            raise UsageError("reading the workload: -m without a module", hint="name the module behind it")
         return Workload(words=words, label=words[1].rpartition(".")[2], interpreter=interpreter)
     if words[0].startswith("-"):
         raise UsageError(

@@ -107,7 +107,9 @@ class CheckpointStore:
         try:
             (self._directory / TRACKER_NAME).unlink(missing_ok=True)
         except OSError as error:
-            raise RecordError(f"removing {self._directory / TRACKER_NAME}: {error.strerror}") from error
+            raise RecordError(
+                f"removing {self._directory / TRACKER_NAME}: {error.strerror}", hint="remove it by hand"
+            ) from error
 
     def read(self, iteration: int) -> Checkpoint:
         """The checkpoint of this iteration. Raises RecordError when it is missing, or not whole."""
@@ -155,7 +157,10 @@ class CheckpointStore:
             write_atomic(self._directory / TRACKER_NAME, b"%d\n" % metadata.iteration)
             self._prune(metadata.iteration)
         except OSError as error:
-            raise RecordError(f"writing the checkpoint {final}: {error.strerror or error}") from error
+            raise RecordError(
+                f"writing the checkpoint {final}: {error.strerror or error}",
+                hint="look for a full or read-only file system",
+            ) from error
 
     def _install(self, temporary: Path, final: Path, iteration: int) -> None:
         if iteration in self._iterations_on_disk():
@@ -223,7 +228,9 @@ class CheckpointStore:
     def _names(self) -> tuple[str, ...]:
         names = list_names(self._directory)
         if isinstance(names, Unobserved):
-            raise RecordError(f"reading the checkpoint directory: {names.reason}")
+            raise RecordError(
+                f"reading the checkpoint directory: {names.reason}", hint="make it readable for the user of the job"
+            )
         return names or ()
 
     def _path(self, iteration: int) -> Path:
@@ -237,5 +244,9 @@ def write_done_file(path: Path | None, iteration: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RecordError(f"creating {path.parent}: {error.strerror or error}", part=path.name) from error
+        raise RecordError(
+            f"creating {path.parent}: {error.strerror or error}",
+            part=path.name,
+            hint="make the directory above it writable for the user of the job",
+        ) from error
     write_atomic(path, b"%d\n" % iteration)

@@ -131,7 +131,11 @@ def read_events(path: Path) -> Iterator[Event]:
         try:
             yield msgspec.json.decode(line, type=Event)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"reading {path}: line {number} is no event: {error}", part=path.name) from error
+            raise RecordError(
+                f"reading {path}: line {number} is no event: {error}",
+                part=path.name,
+                hint="remove the line, or the file",
+            ) from error
 
 
 def process_age_seconds() -> float:
@@ -156,13 +160,19 @@ def _open_append(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RecordError(f"opening the event file {path}: {error.strerror}", part="--event-file") from error
+        raise RecordError(
+            f"opening the event file {path}: {error.strerror}",
+            part="--event-file",
+            hint="name a file that the user of the job may write",
+        ) from error
 
 
 def _write_line(descriptor: int, line: bytes) -> None:
     try:
         written = os.write(descriptor, line)
     except OSError as error:
-        raise RecordError(f"writing an event: {error.strerror}") from error
+        raise RecordError(
+            f"writing an event: {error.strerror}", hint="look for a full or read-only file system"
+        ) from error
     if written != len(line):
         raise RecordError(f"writing an event: {written} of {len(line)} bytes were taken", hint="is the disk full?")

@@ -127,7 +127,10 @@ class FaultPlan:
         try:
             self._marker_directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RecordError(f"creating {self._marker_directory}: {error.strerror}") from error
+            raise RecordError(
+                f"creating {self._marker_directory}: {error.strerror}",
+                hint="make the directory above it writable for the user of the job",
+            ) from error
         content = json.dumps({"fault": fault.fault_id, **life}).encode() + b"\n"
         return write_first(self._marker_directory / f"{fault.fault_id}.fired", content)
 

@@ -51,7 +51,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
             raise UsageError(f"reading the ranks of a fault: {part!r} is not a rank", hint="the form is 0,3")
         ranks.append(int(part))
     if len(set(ranks)) < len(ranks):
-        raise UsageError("reading the ranks of a fault: a rank is there twice", part=text)
+        raise UsageError("reading the ranks of a fault: a rank is there twice", part=text, hint="name each rank once")
     return tuple(ranks)
 
 

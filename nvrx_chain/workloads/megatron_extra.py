@@ -84,6 +84,7 @@ def take_count(groups: tuple[Group, ...], flag: str) -> tuple[int | None, tuple[
         raise UsageError(
             f"reading the arguments of Megatron-LM: {flag} takes one whole number above zero, once",
             part=" ".join(word for group in given for word in group.words),
+            hint=f"for example {flag} 8",
         )
     return int(values[0]), tuple(group for group in groups if group.flag != flag)
 

@@ -58,6 +58,7 @@ def _run(options: Options, flags: SignalFlags, clock: Clock, entered_at: float) 
             raise UsageError(
                 f"reading the faults: {fault.fault_id} can never fire, there are {placement.world_size} ranks",
                 part="--fault or --fault-injector-ranks",
+                hint=f"ranks are 0 to {placement.world_size - 1}",
             )
     events = EventLog(options.event_file, placement, clock)
     store = CheckpointStore(options.checkpoint_dir, keep=options.keep, save_seconds=options.save_seconds, clock=clock)

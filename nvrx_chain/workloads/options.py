@@ -95,15 +95,21 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
         raise UsageError(
             f"reading the model's shape: a width of {model.width} cannot be shared by {model.heads} heads",
             part="--heads",
+            hint="choose a --width that is a multiple of --heads",
         )
     values["faults"] = tuple(parse_fault(text) for text in values["faults"])
     identities = [fault.fault_id for fault in values["faults"]]
     for identity in identities:
         if identities.count(identity) > 1:
-            raise UsageError(f"reading the faults: {identity} is asked for twice", part="--fault")
+            raise UsageError(
+                f"reading the faults: {identity} is asked for twice", part="--fault", hint="ask for it once"
+            )
     check_mock_gpt_types(values["fault_injector_fault_types"])
     if bool(values["fault_injector_ranks"]) != bool(values["fault_injector_fault_types"]):
-        raise UsageError("reading the faults: --fault-injector-ranks and --fault-injector-fault-types need each other")
+        raise UsageError(
+            "reading the faults: --fault-injector-ranks and --fault-injector-fault-types need each other",
+            hint="give both or neither",
+        )
     return Options(model=model, **values)
 
 

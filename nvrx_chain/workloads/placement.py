@@ -43,7 +43,10 @@ def read_placement(environment: Mapping[str, str]) -> Placement:
     world_size = _read_count(environment, "WORLD_SIZE")
     world_size = 1 if world_size is None else world_size
     if rank >= world_size:
-        raise UsageError(f"reading the launcher's environment: RANK {rank} is not below WORLD_SIZE {world_size}")
+        raise UsageError(
+            f"reading the launcher's environment: RANK {rank} is not below WORLD_SIZE {world_size}",
+            hint="start it with a launcher that sets both, for example torchrun",
+        )
     array_task_id = _read_count(environment, "SLURM_ARRAY_TASK_ID")
     return Placement(
         rank=rank,
@@ -67,5 +70,8 @@ def _read_count(environment: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"reading the launcher's environment: {name}={text!r} is not a whole number")
+        raise UsageError(
+            f"reading the launcher's environment: {name}={text!r} is not a whole number",
+            hint="start it with a launcher that sets it, for example torchrun",
+        )
     return int(text)

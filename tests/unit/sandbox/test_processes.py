@@ -146,5 +146,5 @@ def test_poll_asks_once_more_at_the_deadline() -> None:
 def test_wait_until_names_what_did_not_happen() -> None:
     clock = FakeClock()
     assert wait_until(clock, lambda: "it", 1.0, doing="d", wanted="w") == "it"
-    with pytest.raises(SandboxError, match=r"^starting x: an answer: not within 3 s$"):
+    with pytest.raises(SandboxError, match=r"^starting x: an answer: not within 3 s \(.*`sandbox status`\)$"):
         wait_until(clock, lambda: None, 3.0, doing="starting x", wanted="an answer")

@@ -103,6 +103,14 @@ def test_an_array_of_which_tasks_wait_is_asked_of_scontrol_for_the_nodes_they_ar
     assert desk.asked_of_programs == ["submit", "exclude", "show_job"]
 
 
+def test_without_scontrol_an_array_of_which_tasks_wait_is_known_but_for_its_excluded_nodes(desk: Desk) -> None:
+    desk.commands.always("show_job", Unobserved("scontrol is not on PATH"))
+    found = details(desk.client.show_job(1))
+    assert [(one.job_id, one.array_task_id) for one in found] == [(1, None), (3, 0), (4, 1)]
+    assert not any("ExcNodeList" in one.fields for one in found)
+    assert "not on PATH" in why(desk.client.show_job(2))
+
+
 def test_a_task_is_shown_by_its_own_id(desk: Desk) -> None:
     assert [one.array_task_id for one in details(desk.client.show_job(4))] == [1]
 

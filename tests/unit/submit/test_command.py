@@ -17,6 +17,7 @@ from nvrx_chain.cli import cli
 from nvrx_chain.commands.submit import current_directory
 from nvrx_chain.submit.options import OPTIONS, Section
 from tests.fakes.pyslurm_bench import STAND_IN, recorded
+from tests.unit.slurm.programs import FakePrograms
 
 ROOT = Path(__file__).parents[3]
 DRY_RUN_LIMIT_SECONDS = 0.4
@@ -169,17 +170,18 @@ def test_the_current_directory_is_named_as_the_shell_names_it(tmp_path: Path, mo
 def test_a_dry_run_through_pyslurm_says_that_it_is_and_prints_the_same_commands(tmp_path: Path) -> None:
     world = tmp_path / "world.json"
     world.write_text(json.dumps(recorded("running")))
-    environ = {"PATH": "/nowhere", "PYTHONPATH": f"{ROOT}:{STAND_IN}", "FAKE_PYSLURM": str(world)}
+    programs = FakePrograms(tmp_path / "bin")
+    programs.put_plain("scontrol", "echo 'ClusterName = sandbox'; echo 'SLURM_VERSION = 25.11.7'")
+    environ = {**programs.environ, "PYTHONPATH": f"{ROOT}:{STAND_IN}", "FAKE_PYSLURM": str(world)}
     shape = (*SHAPE, "--name", "run7", "--dry-run", "--json")
     plain = run(tmp_path, *shape, environ=environ)
     chosen = run(tmp_path, *shape, "--slurm-client", "pyslurm", environ=environ)
     assert chosen.returncode == 0, chosen.stderr
     notes = [line for line in chosen.stderr.splitlines() if "recorded behaviour only" in line]
     assert len(notes) == 1
-    # No Slurm program is on PATH: the cluster's name is known through PySlurm alone.
-    seen, unseen = json.loads(chosen.stdout), json.loads(plain.stdout)
-    assert (seen["manifest"]["cluster"], unseen["manifest"]["cluster"]) == ("sandbox", None)
-    assert [one["argv"][:2] for one in seen["generations"]] == [one["argv"][:2] for one in unseen["generations"]]
+    seen, other = json.loads(chosen.stdout), json.loads(plain.stdout)
+    assert seen["manifest"]["cluster"] == other["manifest"]["cluster"] == "sandbox"
+    assert [one["argv"][:2] for one in seen["generations"]] == [one["argv"][:2] for one in other["generations"]]
     assert "recorded behaviour" not in plain.stderr
 
 

@@ -67,6 +67,36 @@ def test_every_option_has_its_own_variable_and_help(option: Any) -> None:
     assert option.help.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("flags", "environ", "said"),
+    [
+        ({"launcher": "x"}, {}, "reading --launcher: 'x' is none of ft_launcher, torchrun, command (one of "),
+        (
+            {"hot_spares": "x"},
+            {},
+            "reading --hot-spares: 'x' is not a whole number (a whole number, 0 or more, in digits)",
+        ),
+        (
+            {},
+            {"NVRX_HOT_SPARES": "x"},
+            "reading environment NVRX_HOT_SPARES: --hot-spares: 'x' is not a whole number (",
+        ),
+        ({"chain_depth": ""}, {}, "reading --chain-depth: it cannot be empty (leave it out for its default, 3)"),
+        ({"config": "no.toml"}, {}, "no.toml: there is no such file (name one that is there"),
+    ],
+)
+def test_an_error_names_option_and_origin_once_and_how_to_write_it(
+    tmp_path: Path, flags: dict[str, str], environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, environ, **flags)
+    assert said in str(caught.value)
+
+
+def test_a_switch_for_the_negation_exists_only_where_it_reads_as_one() -> None:
+    assert not [option.key for option in OPTIONS if option.negatable and option.key.startswith("no-")]
+
+
 def test_two_names_of_one_option_must_agree(tmp_path: Path) -> None:
     assert read(tmp_path, {"NVRX_NAME": "a", "NVRX_JOB_NAME": "a"}).text("name") == "a"
     with pytest.raises(UsageError, match="NVRX_NAME and NVRX_JOB_NAME differ"):
@@ -86,7 +116,7 @@ def test_an_empty_value_means_off_and_not_the_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["train-tasks", "chain-depth", "launcher", "nodes-per-task"])
 def test_an_option_without_an_off_refuses_to_be_empty(tmp_path: Path, key: str) -> None:
-    with pytest.raises(UsageError, match=f"--{key} cannot be empty"):
+    with pytest.raises(UsageError, match=f"--{key}: it cannot be empty"):
         read(tmp_path, **{key.replace("-", "_"): ""})
 
 
