@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nvrx_chain.doctor.children import ask_child
 from nvrx_chain.doctor.facts import Launcher
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.launchers import ft_launcher, torchrun
+from nvrx_chain.submit.children import ask_child
 
 _WANTED = {
     "ft_launcher": (ft_launcher.MODULE, "nvidia-resiliency-ext"),

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,10 @@ from pathlib import Path
 import msgspec
 
 from nvrx_chain.clock import SystemClock
-from nvrx_chain.doctor.children import ask_child
 from nvrx_chain.doctor.facts import PART_KINDS, Place, pack_place
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.slurm.user import user_name
+from nvrx_chain.submit.children import ask_child
 
 ALL = "all"
 CHAIN, ANSWER, SWEEP = "chain", "answer", "sweep"
@@ -122,7 +122,4 @@ def _read_directory_part(request: ProbeRequest) -> object:
 
 def own_name() -> str:
     """The user's name, or the number where there is none."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return user_name(os.geteuid())

@@ -13,7 +13,6 @@ import msgspec
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.doctor.checks import CHECKS
-from nvrx_chain.doctor.children import ask_child
 from nvrx_chain.doctor.facts import ChainFacts, Directory, Place
 from nvrx_chain.doctor.model import LOGIN, Evidence, Grade, Line, NodeVisit, Report, SlurmFacts, warn, worst
 from nvrx_chain.doctor.probe import ALL, CHAIN, LOGIN_SECONDS, MARK, SWEEP, ProbeRequest, probe_argv, read_place
@@ -21,6 +20,7 @@ from nvrx_chain.doctor.site import read_site
 from nvrx_chain.doctor.visit import Visitor, VisitRequest
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.submit.children import ask_child
 
 CHAIN_SECONDS = 3.0
 SWEEP_SECONDS = 2.0

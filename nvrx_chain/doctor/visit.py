@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import msgspec
 
 from nvrx_chain.clock import Clock
-from nvrx_chain.doctor.children import running_child
 from nvrx_chain.doctor.facts import Place, unpack_place
 from nvrx_chain.doctor.model import NodeVisit
 from nvrx_chain.doctor.probe import ANSWER, MARK, NODE_SECONDS, ProbeRequest, probe_argv
@@ -27,6 +26,7 @@ from nvrx_chain.slurm.command import CommandResult, TimedOut, run_command, scrub
 from nvrx_chain.slurm.model import QueuedTask
 from nvrx_chain.slurm.parse.replies import one_line
 from nvrx_chain.slurm.states import JobState
+from nvrx_chain.submit.children import running_child
 
 JOB_NAME = "nvrx-doctor"
 PROBE_SECONDS = max(NODE_SECONDS.values()) + 15.0

@@ -26,8 +26,6 @@ from nvrx_chain.slurm.nodelist import expand_nodes, fold_nodes
 
 log = logging.getLogger(__name__)
 
-_OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL"})
-
 
 class ExcludeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it. `nodes`: all that the chain keeps away from now, with the reason; array job ids."""
@@ -189,7 +187,7 @@ def _require_room(chain: OpenChain, desk: Desk, excluded: Sequence[str], *, forc
     states = desk.client.nodes(left)
     if isinstance(states, Unobserved):
         return
-    serving = sum(node.responding and node.state.value not in _OUT_OF_SERVICE for node in states.values())
+    serving = sum(node.responding and not node.state.is_out_of_service for node in states.values())
     if serving < need:
         desk.say(f"{serving} of the {len(left)} nodes that are left are in service now, and a generation takes {need}")
 

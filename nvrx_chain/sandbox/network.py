@@ -20,6 +20,7 @@ from nvrx_chain.sandbox.programs import run
 DEVICES = Path("/sys/class/net")
 NAMESPACES = Path("/run/netns")
 _IP_SECONDS = 60.0
+_MAKING = "making a sandbox's network"
 
 
 def start_network(site: Site) -> None:
@@ -28,11 +29,11 @@ def start_network(site: Site) -> None:
     # A sandbox whose register was wiped can have left its network under this slot's names.
     remove_network(place, site.path)
     write_atomic(place.network_script, render.render_network(config, place).encode())
-    _ip(site, "-batch", str(place.network_script))
+    run_ip(site, _MAKING, "-batch", str(place.network_script))
     for index in range(1, config.nodes + 1):
         script = place.runtime / f"network.n{index}.ip"
         write_atomic(script, render.render_node_network(site.addresses, index).encode())
-        _ip(site, "-n", site.addresses.namespace(index), "-batch", str(script))
+        run_ip(site, _MAKING, "-n", site.addresses.namespace(index), "-batch", str(script))
 
 
 def remove_network(place: Place, path: str) -> None:
@@ -66,7 +67,8 @@ def _owned(addresses: Addresses, directory: Path) -> list[str]:
         return []
 
 
-def _ip(site: Site, *words: str) -> str:
+def run_ip(site: Site, doing: str, *words: str) -> None:
+    """Run `ip` for a sandbox that is recorded. Raises SandboxError, whose message starts with `doing`."""
     # With the sandbox's id: a `down` after an `up` that was killed must end this one before it removes what it makes.
     argv = (site.programs["ip"], *words)
-    return run(argv, environ=site.daemon_environ, timeout_seconds=_IP_SECONDS, doing="making a sandbox's network")
+    run(argv, environ=site.daemon_environ, timeout_seconds=_IP_SECONDS, doing=doing)

@@ -16,7 +16,7 @@ from nvrx_chain.sandbox import disk_faults
 from nvrx_chain.sandbox.bringup import Site, enter_network
 from nvrx_chain.sandbox.faults import EFFECT_SECONDS, FaultKind, FaultReport
 from nvrx_chain.sandbox.members import NodeView, find_node, require_node
-from nvrx_chain.sandbox.network import DEVICES
+from nvrx_chain.sandbox.network import DEVICES, run_ip
 from nvrx_chain.sandbox.processes import poll
 from nvrx_chain.sandbox.programs import run
 
@@ -24,7 +24,7 @@ _ARP = Path("/proc/net/arp")
 # Nobody has this address (locally administered), so whatever is sent to it gets lost on the bridge.
 _NOBODY = "02:00:00:00:00:01"
 _CONNECT_SECONDS = 1.0
-_IP_SECONDS = 20.0
+_CONNECTED_SECONDS = 20.0
 _IFF_UP = 0x1
 _CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1)"
 
@@ -146,7 +146,7 @@ def _device(site: Site, node: str) -> str:
 
 
 def _set_cable(site: Site, node: str, state: str) -> None:
-    _ip(site, f"setting the cable of {node} {state}", "link", "set", _device(site, node), state)
+    run_ip(site, f"setting the cable of {node} {state}", "link", "set", _device(site, node), state)
 
 
 def _cable_is_up(site: Site, node: str) -> bool:
@@ -158,16 +158,12 @@ def _cable_is_up(site: Site, node: str) -> bool:
 
 def _neighbour(site: Site, node: str, verb: str, *words: str) -> None:
     device = site.addresses.bridge
-    _ip(site, f"changing the way to {node}", "neighbour", verb, _address(site, node), "dev", device, *words)
+    run_ip(site, f"changing the way to {node}", "neighbour", verb, _address(site, node), "dev", device, *words)
 
 
 def _is_isolated(site: Site, node: str) -> bool:
     rows = (line.split() for line in _ARP.read_text().splitlines()[1:])
     return any(row[0] == _address(site, node) and row[3] == _NOBODY for row in rows)
-
-
-def _ip(site: Site, doing: str, *words: str) -> None:
-    run((site.programs["ip"], *words), environ={"PATH": site.path}, timeout_seconds=_IP_SECONDS, doing=doing)
 
 
 def _answers(site: Site, node: str) -> bool:
@@ -182,7 +178,7 @@ def _reaches(site: Site, node: str, address: str, port: int) -> bool:
     """Whether a connection from inside a node is made."""
     argv = (*enter_network(site, node), sys.executable, "-I", "-S", "-c", _CONNECT, address, str(port))
     try:
-        run(argv, environ={"PATH": site.path}, timeout_seconds=_IP_SECONDS, doing=f"connecting from {node}")
+        run(argv, environ={"PATH": site.path}, timeout_seconds=_CONNECTED_SECONDS, doing=f"connecting from {node}")
     except SandboxError:
         return False
     return True

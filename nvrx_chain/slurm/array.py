@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 # slurm.conf(5): MaxArraySize is at most 4000001, so a larger index is no index.
 _LARGEST_INDEX = 4_000_000
+NO_ARRAY_TASK = 4_294_967_294
+"""What Slurm has in the place of an index for the rest of an array, which is no task (slurm.h: NO_VAL)."""
 _ITEM = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?::(\d{1,7}))?", re.ASCII)
 _TASK_SPEC = re.compile(r"\d{1,18}(?:_(?:\d{1,9}|\[[\d,:-]{1,1000}\]))?", re.ASCII)
 _SPEC = re.compile(r"(?:\d+_)?(?P<open>\[?)(?P<items>[^\[\]%]*)(?:%(?P<throttle>\d*))?(?P<close>\]?)", re.ASCII)

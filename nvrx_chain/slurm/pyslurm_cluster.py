@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nvrx_chain.slurm.array import NO_ARRAY_TASK
 from nvrx_chain.slurm.model import AccountedTask, Node
 from nvrx_chain.slurm.pyslurm_fields import Record, name_of, number_of, text_of, time_of, user_of
 from nvrx_chain.slurm.states import NodeState, parse_job_state, parse_node_state
 
-_NO_ARRAY_TASK = 4294967294
 # What sinfo prints for a node with the flag: busy, else idle. A node that is DOWN stays so here, where sinfo hides it.
 _FLAGGED = {
     "DRAIN": (NodeState.DRAINING, NodeState.DRAINED),
@@ -110,7 +110,7 @@ def _accounted(record: Record) -> AccountedTask:
 def _accounted_index(record: Record) -> int | None:
     index = number_of(record, "array_task_id")
     if index is not None:
-        return None if index >= _NO_ARRAY_TASK else index
+        return None if index >= NO_ARRAY_TASK else index
     if record.get("array_task_id", "") is not None:
         return None
     return 0 if text_of(record, "nodelist") and time_of(record, "start_time") is not None else None

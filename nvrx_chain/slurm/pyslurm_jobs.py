@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nvrx_chain.slurm.array import parse_array_spec
+from nvrx_chain.slurm.array import NO_ARRAY_TASK, parse_array_spec
 from nvrx_chain.slurm.model import JobDetail, QueuedTask
 from nvrx_chain.slurm.pyslurm_fields import Record, name_of, number_of, text_of, time_of, user_of
 from nvrx_chain.slurm.states import JobState, parse_job_state
@@ -19,7 +19,6 @@ from nvrx_chain.slurm.states import JobState, parse_job_state
 NOT_SHOWN = "(not shown)"
 """A dependency, or a part of one, that PySlurm does not tell: it says that nothing is a singleton."""
 
-_NO_ARRAY_TASK = 4294967294
 _DEPENDENCY_KINDS = ("after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok")
 
 
@@ -91,7 +90,7 @@ def _place_record(record: object) -> tuple[_Place, Record]:
 
 
 def _index(number: int) -> int | None:
-    return None if number >= _NO_ARRAY_TASK else number
+    return None if number >= NO_ARRAY_TASK else number
 
 
 def _plain(record: Record, job_id: int) -> _Place:

@@ -184,8 +184,14 @@ class NodeState(enum.Enum):
         """
         return self in _DRAINED
 
+    @property
+    def is_out_of_service(self) -> bool:
+        """Nothing new starts there until somebody mends or resumes it."""
+        return self in _OUT_OF_SERVICE
+
 
 _DRAINED = frozenset({NodeState.DRAIN, NodeState.DRAINED, NodeState.DRAINING, NodeState.FAIL, NodeState.FAILING})
+_OUT_OF_SERVICE = _DRAINED | {NodeState.DOWN, NodeState.ERROR, NodeState.INVAL}
 
 _NODE_CODES = {
     "ALLOC": NodeState.ALLOCATED,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
+import os
 from dataclasses import dataclass
 
 import msgspec
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.manifest import LauncherKind
+from nvrx_chain.submit.children import AskedChild
 from nvrx_chain.submit.config import ChainConfig
 
 PROBE_TIMEOUT_SECONDS = 60.0
-_AFTER_KILL_SECONDS = 5.0
 _FT_LAUNCHER = "nvidia_resiliency_ext"
 NEEDS: dict[LauncherKind, tuple[str, ...]] = {
     LauncherKind.FT_LAUNCHER: ("torch", _FT_LAUNCHER),
@@ -52,34 +51,17 @@ class RunningProbe:
         self._interpreter = interpreter
         self._needed = needed
         wanted = msgspec.json.encode({module: _DISTRIBUTIONS.get(module, module) for module in needed}).decode()
-        argv = [interpreter, *(["-I"] if isolated else []), "-c", _PROBE, wanted]
-        self._failure: str | None = None
-        try:
-            # From the root directory: a package lying in the current one is not there for the job.
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
-            )
-        except OSError as error:
-            self._failure = error.strerror or str(error)
+        self._child = AskedChild([interpreter, *(["-I"] if isolated else []), "-c", _PROBE, wanted], os.environ)
 
     def result(self) -> ModuleProbe | Unobserved:
-        """The answer, or why there is none; the process is gone afterwards."""
-        if self._failure is not None:
-            return Unobserved(f"starting {self._interpreter}: {self._failure}")
-        try:
-            stdout, stderr = self._process.communicate(timeout=PROBE_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.communicate(timeout=_AFTER_KILL_SECONDS)
-            return Unobserved(f"starting {self._interpreter}: no answer after {PROBE_TIMEOUT_SECONDS:.0f} s")
-        if self._process.returncode != 0:
-            last = stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            return Unobserved(f"starting {self._interpreter}: exit code {self._process.returncode}: {last}")
+        """The answer, or why there is none."""
+        stdout = self._child.answer(seconds=PROBE_TIMEOUT_SECONDS)
+        if isinstance(stdout, Unobserved):
+            return Unobserved(f"asking {self._interpreter}: {stdout.reason}")
         try:
             found = msgspec.json.decode(stdout, type=dict[str, str])
         except msgspec.DecodeError as error:
-            return Unobserved(f"starting {self._interpreter}: no answer of ours: {error}")
+            return Unobserved(f"asking {self._interpreter}: no answer of ours: {error}")
         return ModuleProbe(interpreter=self._interpreter, needed=self._needed, found=found)
 
 

@@ -5,13 +5,12 @@ Touches: what gathering facts touches, the template, the user database. Changes 
 
 from __future__ import annotations
 
-import os
-import pwd
 from dataclasses import dataclass
 
 from nvrx_chain.clock import Clock, format_time
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.slurm.user import current_user
 from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.directory import DirectoryState
 from nvrx_chain.submit.entry import Entry, adopt_identity, decide_entry
@@ -58,15 +57,6 @@ def preview_chain(config: ChainConfig, client: SlurmClient, clock: Clock, *, dry
     if half is not None:
         problems = (*check_half(plan, facts.directory), *problems)
     return SubmitPreview(plan=plan, entry=entry, directory=facts.directory, uid=uid, problems=problems)
-
-
-def current_user() -> tuple[str, int]:
-    """Name and uid as Slurm sees them: of the process, not of USER, which cron and sudo leave behind."""
-    uid = os.getuid()
-    try:
-        return pwd.getpwuid(uid).pw_name, uid
-    except KeyError:
-        return str(uid), uid
 
 
 def _submitter(config: ChainConfig, facts: SubmitFacts, clock: Clock) -> Submitter:

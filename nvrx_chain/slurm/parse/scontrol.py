@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from nvrx_chain.slurm.array import NO_ARRAY_TASK
 from nvrx_chain.slurm.model import ClusterConfig, JobDetail, Partition
 from nvrx_chain.slurm.parse.values import (
     parse_duration,
@@ -55,7 +56,6 @@ _TAIL_KEYS = (
     "BatchFeatures",
 )
 _TAIL_START = re.compile(rf"\s(?=(?:{'|'.join(_TAIL_KEYS)})=)")
-_NO_ARRAY_TASK = 4294967294
 
 
 def parse_jobs(text: str) -> tuple[JobDetail, ...]:
@@ -164,7 +164,7 @@ def _detail(fields: dict[str, str], *, name: str, user: str) -> JobDetail:
 def _array_task(text: str) -> int | None:
     """None for a list of waiting tasks, and for the number that stands for the cancelled rest of an array."""
     index = parse_number(text)
-    return None if index == _NO_ARRAY_TASK else index
+    return None if index == NO_ARRAY_TASK else index
 
 
 def parse_config(text: str) -> ClusterConfig:

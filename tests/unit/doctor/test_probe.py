@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nvrx_chain.doctor.children import ask_child
 from nvrx_chain.doctor.facts import Directory, Host, Place, pack_place, unpack_place
 from nvrx_chain.doctor.probe import MARK, ProbeRequest, decode_answer, probe_argv, read_place
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.submit.children import ask_child
 from tests.unit.doctor.build import make_place
 
 SECONDS = {"host": 40.0, "slurm": 40.0, "directory": 40.0, "launcher": 40.0, "gpus": 40.0}

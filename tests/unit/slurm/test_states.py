@@ -162,3 +162,9 @@ def test_a_node_that_somebody_wants_back_is_drained_and_one_that_is_only_broken_
 ) -> None:
     state, _responding = parse_node_state(text)
     assert state.is_drained is asked_for
+
+
+@pytest.mark.parametrize("state", list(NodeState))
+def test_what_is_down_drained_or_broken_is_out_of_service_and_what_slurm_powers_up_is_not(state: NodeState) -> None:
+    broken = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL"}
+    assert state.is_out_of_service is (state.value in broken)

@@ -11,6 +11,7 @@ from nvrx_chain.records.files import read_record
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.slurm.identity import format_comment
 from nvrx_chain.slurm.model import ClusterConfig, Partition, QueueReading
+from nvrx_chain.slurm.user import current_user
 from nvrx_chain.submit.chain import SubmitResult, submit_chain
 from nvrx_chain.submit.config import ChainConfig, build_config
 from nvrx_chain.submit.directory import DirectoryState
@@ -18,7 +19,6 @@ from nvrx_chain.submit.facts import SubmitFacts
 from nvrx_chain.submit.interpreters import ModuleProbe
 from nvrx_chain.submit.mounts import FileSystem, Reach
 from nvrx_chain.submit.plan import SubmitPlan, Submitter, build_plan
-from nvrx_chain.submit.preview import current_user
 from nvrx_chain.submit.render import read_template
 from nvrx_chain.submit.settings import Settings, read_settings
 from tests.fakes.fake_clock import FakeClock

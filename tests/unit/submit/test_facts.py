@@ -72,9 +72,9 @@ def stand_in(tmp_path: Path, body: str) -> str:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("echo first >&2; echo broken library >&2; exit 3", "exit code 3: broken library"),
+        ("echo first >&2; echo broken library >&2; exit 3", "ended with 3: broken library"),
         ("echo hello", "no answer of ours"),
-        ("exec sleep 60", "no answer after 1 s"),
+        ("exec sleep 60", "no answer within 1 s"),
     ],
 )
 def test_an_interpreter_that_does_not_work_is_unobserved_with_the_reason(

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from nvrx_chain.doctor.children import ask_child, running_child
 from nvrx_chain.errors import Unobserved
+from nvrx_chain.submit.children import AskedChild, ask_child, running_child
 
 
 def run(code: str, *, seconds: float = 20.0, is_partial_enough: bool = False) -> bytes | Unobserved:
@@ -42,6 +42,14 @@ def test_a_child_that_hangs_is_given_up_with_everything_it_started() -> None:
     assert run(code, seconds=1.0) == Unobserved("no answer within 1 s")
     # Killed as a group: the grandchild holds the pipe, and would be waited for otherwise.
     assert time.monotonic() - began < 10
+
+
+def test_two_children_work_at_the_same_time() -> None:
+    code = "import time; time.sleep(3); print('done')"
+    began = time.monotonic()
+    both = [AskedChild([sys.executable, "-c", code], os.environ) for _ in range(2)]
+    assert [child.answer(seconds=30) for child in both] == [b"done\n", b"done\n"]
+    assert time.monotonic() - began < 5.9
 
 
 def test_whole_lines_of_a_child_that_hangs_are_an_answer_where_that_was_asked_for() -> None:
