@@ -17,7 +17,8 @@ from nvrx_chain.slurm.choose import make_client
 from nvrx_chain.slurm.client_kind import SlurmClientKind, describe_unproven
 from nvrx_chain.slurm.command import scrubbed_environment
 from nvrx_chain.submit.config import ChainConfig, build_config
-from nvrx_chain.submit.options import OPTIONS, Kind, Option, Section
+from nvrx_chain.submit.option import Kind, Option, Section
+from nvrx_chain.submit.options import OPTIONS
 from nvrx_chain.submit.places import own_places
 from nvrx_chain.submit.preview import preview_chain
 from nvrx_chain.submit.problem import Severity

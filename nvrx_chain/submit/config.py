@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-import msgspec
-
 from nvrx_chain.errors import UsageError
-from nvrx_chain.launchers.command import check_template
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import (
     Completion,
@@ -31,22 +26,20 @@ from nvrx_chain.records.manifest import (
 from nvrx_chain.submit.container import build_container
 from nvrx_chain.submit.export import Export, parse_export
 from nvrx_chain.submit.faults import fault_arguments, node_arguments, progress_arguments, read_faults
+from nvrx_chain.submit.launcher import read_launcher, shlex_words
 from nvrx_chain.submit.megatron import NAME as MEGATRON
 from nvrx_chain.submit.megatron import plan_megatron, refuse_idle_options, with_arguments
 from nvrx_chain.submit.passthrough import check_sbatch_arguments
-from nvrx_chain.submit.settings import Settings, parse_seconds
+from nvrx_chain.submit.settings import Settings
 from nvrx_chain.submit.shape import build_shape
 from nvrx_chain.submit.site import site_arguments
-from nvrx_chain.submit.time_limit import TimeLimit, fit_walltime_warning, parse_time_limit
+from nvrx_chain.submit.thresholds import choose_on_drain, read_thresholds
+from nvrx_chain.submit.time_limit import TimeLimit, parse_time_limit
 from nvrx_chain.submit.workload import Workload, WorkloadPlan, mock_gpt_workload, parse_workload
 
 RUNS_DIRECTORY = "nvrx-chains"
-PYTHON_OF_AN_IMAGE = "python3"
-SHORTEST_DRAIN_POLL_SECONDS = 1.0
-_WITH_AN_OPTION = {"walltime_warning": "--walltime-warning", "drain_poll": "--drain-poll"}
 _NAME_LIMIT = 128
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
-_RESERVED_CODES = (range(0, 3), range(64, 79), range(126, 166), range(221, 222), range(255, 256))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +95,7 @@ def build_config(
     """Turn settings into a config. `directory` is where relative paths of the caller start, `environ` has the values
     of the variables that --export names, `own_places` are the directories of nvrx-chain and its interpreter.
 
-    Raises UsageError for whatever is wrong without looking at the cluster.
+    Raises UsageError for whatever is wrong without looking at the cluster. Long because it names each field once.
     """
     chain_id = make_chain_id()
     asked = _ask_workload(settings, LauncherKind(settings.text("launcher")), directory)
@@ -117,7 +110,7 @@ def build_config(
     limit = _time_limit(settings)
     sbatch_arguments = settings.words("sbatch-arg")
     check_sbatch_arguments(sbatch_arguments)
-    thresholds = _thresholds(settings, limit)
+    thresholds = read_thresholds(settings, limit)
     return ChainConfig(
         chain_id=chain_id,
         name=name,
@@ -143,7 +136,7 @@ def build_config(
         time_limit=limit,
         after=settings.optional_count("after"),
         thresholds=thresholds,
-        on_drain=_on_drain(settings, shape, thresholds),
+        on_drain=choose_on_drain(settings, shape, thresholds),
         partition=settings.text("partition"),
         site_arguments=site_arguments(settings),
         exclusive=settings.switch("exclusive"),
@@ -167,7 +160,7 @@ def _plan_training(
     """Launcher, workload and criterion as they go together, and the faults on order. `start`: of relative paths."""
     kind = LauncherKind(settings.text("launcher"))
     faults = read_faults(settings, shape=shape, launcher=kind, workload=None if asked else label)
-    launcher = _launcher(settings, kind, asked, interpreter, start)
+    launcher = read_launcher(settings, kind, asked, interpreter, start)
     plan = _plan_workload(
         settings,
         asked=asked,
@@ -282,41 +275,6 @@ def _under_run_directory(path: str, run: RunDirectory) -> str:
     return os.path.normpath(run.path / os.path.expanduser(path))
 
 
-def _launcher(
-    settings: Settings, kind: LauncherKind, workload: Workload | None, interpreter: str, directory: Path
-) -> Launcher:
-    template = shlex_words(settings.text("launcher-command"))
-    if (kind is LauncherKind.COMMAND) != bool(template):
-        raise UsageError(
-            "reading --launcher-command: it belongs to --launcher command, which needs it", hint="give both or neither"
-        )
-    check_template(template)
-    code = settings.count("no-restart-exit-code")
-    if code > 255 or any(code in reserved for reserved in _RESERVED_CODES):
-        raise UsageError(
-            f"reading --no-restart-exit-code: {code} has another meaning",
-            hint="not 0-2, 64-78, 126-165, 221 or 255; 93 is what ft_launcher exits with",
-        )
-    return Launcher(
-        kind=kind,
-        python=_python(settings, workload, interpreter, directory),
-        max_restarts=settings.count("max-restarts"),
-        no_restart_exit_code=code,
-        command=template,
-    )
-
-
-def _python(settings: Settings, workload: Workload | None, interpreter: str, directory: Path) -> str:
-    """The interpreter of launcher and workload: --python, else the one that the user put before the script."""
-    asked = settings.text("python")
-    named = workload.interpreter if workload else None
-    # A bare name is left to the PATH of the job.
-    chosen = os.path.normpath(directory / os.path.expanduser(asked)) if asked and "/" in asked else asked
-    if chosen and named and chosen != named:
-        raise UsageError(f"reading the workload: it names {named}, but --python is {chosen}", hint="give one of them")
-    return chosen or named or (PYTHON_OF_AN_IMAGE if settings.text("container-image") else interpreter)
-
-
 def _prologue(settings: Settings, directory: Path) -> Path | None:
     given = settings.text("prologue")
     return Path(os.path.normpath(directory / os.path.expanduser(given))) if given else None
@@ -330,72 +288,3 @@ def _time_limit(settings: Settings) -> TimeLimit | None:
         return parse_time_limit(text)
     except ValueError as error:
         raise UsageError(f"reading --time-limit: {error}") from error
-
-
-def _thresholds(settings: Settings, limit: TimeLimit | None) -> Thresholds:
-    known = set(Thresholds.__struct_fields__) - set(_WITH_AN_OPTION)
-    chosen: dict[str, float] = {}
-    for pair in settings.words("threshold"):
-        name, equals, value = pair.partition("=")
-        if not equals or name not in known:
-            hint = f"use {_WITH_AN_OPTION[name]}" if name in _WITH_AN_OPTION else f"known: {', '.join(sorted(known))}"
-            raise UsageError("reading --threshold: not NAME=SECONDS of a known name", part=pair, hint=hint)
-        try:
-            chosen[name] = parse_seconds(value)
-        except ValueError as error:
-            raise UsageError(
-                f"reading --threshold {name}: {error}", hint=f"a number of seconds, for example {name}=30"
-            ) from error
-    warning = fit_walltime_warning(settings.seconds("walltime-warning"), limit)
-    chosen |= {"walltime_warning": float(warning), "drain_poll": settings.seconds("drain-poll")}
-    thresholds = msgspec.structs.replace(Thresholds(), **chosen)
-    _check_thresholds(thresholds)
-    return thresholds
-
-
-def _check_thresholds(thresholds: Thresholds) -> None:
-    """Refuse durations with which a live task would be taken for dead, or a dead one never."""
-    ascending = ("lease_interval", "self_fence", "lease_timeout")
-    for smaller, larger in itertools.pairwise(ascending):
-        if not 0 < getattr(thresholds, smaller) < getattr(thresholds, larger):
-            raise UsageError(
-                f"reading --threshold: {smaller} must be above zero and less than {larger}",
-                hint=f"the defaults: {', '.join(f'{each} {getattr(Thresholds(), each):g}' for each in ascending)}",
-            )
-    if thresholds.control_poll <= 0:
-        raise UsageError(
-            "reading --threshold: control_poll must be above zero", hint=f"without it {Thresholds().control_poll:g}"
-        )
-    if 0 < thresholds.drain_poll < SHORTEST_DRAIN_POLL_SECONDS:
-        raise UsageError(
-            f"reading --drain-poll: {thresholds.drain_poll:g} s would be a load for the controller",
-            hint=f"0 for never, or {SHORTEST_DRAIN_POLL_SECONDS:g} and more",
-        )
-
-
-def _on_drain(settings: Settings, shape: Shape, thresholds: Thresholds) -> OnDrain:
-    """What was asked for, unless it could never happen."""
-    chosen = OnDrain(settings.text("on-drain"))
-    if chosen is not OnDrain.RESTART:
-        return chosen
-    if thresholds.drain_poll <= 0:
-        raise UsageError(
-            "reading --on-drain restart: with --drain-poll 0 no drained node is ever seen",
-            hint="give --drain-poll 60, or --on-drain report",
-        )
-    if shape.hot_spares == 0:
-        raise UsageError(
-            "reading --on-drain restart: without a hot spare nothing could take the place of a drained task",
-            hint="give --hot-spares, or --on-drain exclude",
-        )
-    return chosen
-
-
-def shlex_words(text: str | None) -> tuple[str, ...]:
-    """Split a template as a shell would. Raises UsageError for an open quote."""
-    try:
-        return tuple(shlex.split(text or ""))
-    except ValueError as error:
-        raise UsageError(
-            f"reading --launcher-command: {error}", part=text, hint="quote it as for a shell: close every quote"
-        ) from error

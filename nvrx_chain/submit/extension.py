@@ -7,46 +7,29 @@ comment changes. Touches: the run directory, Slurm (one squeue); changes nothing
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.clock import Clock, parse_time
-from nvrx_chain.errors import RecordError, SlurmError, Unobserved, UsageError
+from nvrx_chain.errors import RecordError, SlurmError, Unobserved
 from nvrx_chain.records.chain import ChainFiles
 from nvrx_chain.records.control import ChainOutcome, Hold
 from nvrx_chain.records.files import list_names, read_bytes, read_record
 from nvrx_chain.records.layout import RunDirectory, parse_submission_name
-from nvrx_chain.records.manifest import ChainManifest, SubmissionIntent
+from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import format_comment, parse_comment
 from nvrx_chain.slurm.model import QueueReading
-from nvrx_chain.slurm.nodelist import fold_nodes
 from nvrx_chain.submit.adopt import stamped_array_jobs
 from nvrx_chain.submit.directory import DirectoryState, read_directory
-from nvrx_chain.submit.passthrough import check_sbatch_arguments
-from nvrx_chain.submit.plan import PlannedGeneration, SubmitPlan, identity_options
-from nvrx_chain.submit.site import SITE_OPTIONS
+from nvrx_chain.submit.inherited import HOLD, inherit_options
+from nvrx_chain.submit.plan import PlannedGeneration, SubmitPlan
 
 AT_WORK_SECONDS = 600.0
 """As long as a submit that is alive may take from an intent to its id: three times sbatch, each with its looks."""
 
-_HOLD = "--hold"
-_AFTER = re.compile(r",afterany:\d{1,9}\Z", re.ASCII)
-_SET_BY_SUBMIT = frozenset(
-    {
-        "--exclusive",
-        "--gpus-per-node",
-        "--nodes",
-        "--ntasks-per-node",
-        "--output",
-        "--signal",
-        "--time",
-        *(f"--{name}" for name in SITE_OPTIONS),
-    }
-)
 _LAST_SEQUENCE = 999_999_999
 
 
@@ -130,7 +113,7 @@ def plan_extension(request: ExtendRequest, client: SlurmClient, clock: Clock) ->
     request.refuse_ended()
     _refuse_moved(request)
     directory = read_directory(request.run, owner_uid=request.files.owner_uid)
-    options = _shared_options(request, directory)
+    options = inherit_options(request.files, request.manifest, request.run, directory)
     script = _read_script(request)
     queue = client.queue(request.manifest.user)
     held = request.is_held()
@@ -171,85 +154,6 @@ def _refuse_moved(request: ExtendRequest) -> None:
         part=why,
         hint="extend it by that directory; if the directory was moved, move it back",
     )
-
-
-def _shared_options(request: ExtendRequest, directory: DirectoryState) -> tuple[str, ...]:
-    """The sbatch options of the newest intent, a hold left out. Raises RecordError for an intent not of a submit.
-
-    What an intent says is given to sbatch, so each word of it must be one that a submit of this chain writes.
-    """
-    manifest = request.manifest
-    if directory.manifest is None or directory.manifest.chain_id != manifest.chain_id:
-        raise RecordError(
-            f"extending chain {manifest.job_name}: {request.run.path} now holds another chain",
-            hint="repeat the command: the chain was replaced in the meantime",
-        )
-    if not directory.intents:
-        raise RecordError(
-            f"extending chain {manifest.job_name}: it has no submission on record",
-            part=str(request.run.submissions),
-            hint="submit it with nvrx-chain submit",
-        )
-    sequence = max(directory.intents)
-    intent = directory.intents[sequence]
-    stamp = format_comment(manifest.chain_id, sequence)
-    wrong = find_foreign(intent, manifest, stamp)
-    if wrong is not None:
-        raise RecordError(
-            f"extending chain {manifest.job_name}: {request.run.intent(sequence)} is no submission of it",
-            part=wrong,
-            hint="move the file away if nobody of yours wrote it",
-        )
-    options = tuple(_without_after(word) for word in intent.argv[:-1] if word != _HOLD)
-    return _with_excluded(request, options)
-
-
-def _with_excluded(request: ExtendRequest, options: tuple[str, ...]) -> tuple[str, ...]:
-    """The options with the nodes that the chain keeps away from by now in the place of those of its submit."""
-    excluded = request.files.look_for_excluded()
-    if isinstance(excluded, Unobserved):
-        raise RecordError(f"reading the excluded nodes of the chain: {excluded.reason}", hint="mend or move the file")
-    if excluded is None:
-        return options
-    others = tuple(word for word in options if not word.startswith("--exclude="))
-    try:
-        nodes = fold_nodes(excluded.nodes)
-    except ValueError as error:
-        raise RecordError(f"reading {request.run.excluded}", part=str(error), hint="mend or move the file") from error
-    return (*others, f"--exclude={nodes}") if nodes else others
-
-
-def _without_after(word: str) -> str:
-    """The first generation may also wait for a job of somebody else, which Slurm soon forgets."""
-    return _AFTER.sub("", word) if word.startswith("--dependency=") else word
-
-
-def find_foreign(intent: SubmissionIntent, manifest: ChainManifest, stamp: str) -> str | None:
-    """What in an intent a submit of this chain would not have written; None when there is nothing. Pure."""
-    if intent.stamp != stamp:
-        return f"its stamp is {intent.stamp!r}, not {stamp!r}"
-    script = str(RunDirectory(Path(manifest.run_directory)).script)
-    if not intent.argv or intent.argv[-1] != script:
-        return f"it does not end with {script}"
-    words = [_without_after(word) for word in intent.argv[:-1]]
-    identity = identity_options(
-        name=manifest.job_name,
-        shape=manifest.shape,
-        run_directory=manifest.run_directory,
-        stamp=stamp,
-        export=manifest.export,
-    )
-    for option in identity:
-        if option not in words:
-            return f"it lacks {option}"
-        # Once: a second one of the same name is looked at below, and refused.
-        words.remove(option)
-    others = [word for word in words if word != _HOLD and word.partition("=")[0] not in _SET_BY_SUBMIT]
-    try:
-        check_sbatch_arguments(tuple(others))
-    except UsageError as error:
-        return str(error)
-    return None
 
 
 def _read_script(request: ExtendRequest) -> str:
@@ -327,5 +231,5 @@ def _plan_generation(request: ExtendRequest, options: tuple[str, ...], sequence:
     script = str(RunDirectory(Path(request.manifest.run_directory)).script)
     words = [f"--comment={stamp}" if word.startswith("--comment=") else word for word in options]
     # Held as the others are: it would start when the running one ends, and take nodes only to wait on them.
-    hold = (_HOLD,) if held else ()
+    hold = (HOLD,) if held else ()
     return PlannedGeneration(sequence=sequence, stamp=stamp, argv=(*words, *hold, script))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nvrx_chain.submit.config import PYTHON_OF_AN_IMAGE, ChainConfig
+from nvrx_chain.submit.config import ChainConfig
 from nvrx_chain.submit.container import hides_the_image, is_mounted
 from nvrx_chain.submit.facts import SubmitFacts
+from nvrx_chain.submit.launcher import PYTHON_OF_AN_IMAGE
 from nvrx_chain.submit.mounts import FileSystem, Reach
 from nvrx_chain.submit.places import Place, is_installed
 from nvrx_chain.submit.problem import Problem, error, note, warning

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_chain.errors import UsageError
-from nvrx_chain.submit.options import OPTIONS, REQUIRED, Kind, Option
+from nvrx_chain.submit.option import REQUIRED, Kind, Option
+from nvrx_chain.submit.options import OPTIONS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,7 +9,7 @@ import msgspec
 
 from nvrx_chain.masking import HIDDEN, mask_text, mask_words
 from nvrx_chain.submit.export import mask_export
-from nvrx_chain.submit.options import REQUIRED
+from nvrx_chain.submit.option import REQUIRED
 from nvrx_chain.submit.plan import SubmitPlan
 from nvrx_chain.submit.preview import SubmitPreview
 from nvrx_chain.submit.settings import Setting, Settings

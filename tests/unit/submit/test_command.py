@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from nvrx_chain.cli import cli
 from nvrx_chain.commands.submit import current_directory
-from nvrx_chain.submit.options import OPTIONS, Section
+from nvrx_chain.submit.option import Section
+from nvrx_chain.submit.options import OPTIONS
 from tests.fakes.pyslurm_bench import STAND_IN, recorded
 from tests.unit.slurm.programs import FakePrograms
 

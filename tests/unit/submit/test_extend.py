@@ -28,7 +28,8 @@ from nvrx_chain.records.outcome import Verdict
 from nvrx_chain.slurm.states import JobState
 from nvrx_chain.submit import enqueue
 from nvrx_chain.submit.extend import ExtendResult, extend_chain, render_extended, render_extension
-from nvrx_chain.submit.extension import AT_WORK_SECONDS, ExtendRequest, Extension, find_foreign, plan_extension
+from nvrx_chain.submit.extension import AT_WORK_SECONDS, ExtendRequest, Extension, plan_extension
+from nvrx_chain.submit.inherited import find_foreign
 from tests.fakes.fake_slurm import Act, AfterDoing
 from tests.unit.submit.chains import (
     CHAIN_ID,

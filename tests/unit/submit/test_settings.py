@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from nvrx_chain.errors import UsageError
-from nvrx_chain.submit.options import OPTIONS, Kind
+from nvrx_chain.submit.option import Kind
+from nvrx_chain.submit.options import OPTIONS
 from nvrx_chain.submit.settings import Settings, read_settings
 from nvrx_chain.submit.show import render_settings
 
