@@ -21,6 +21,7 @@ def run_task(run_dir: Path) -> None:
 @click.option("--run-dir", type=click.Path(path_type=Path), required=True, help="The chain's run directory.")
 def run_launcher(run_dir: Path) -> None:
     """Run the launcher of one node (started by run-task through srun)."""
-    from nvrx_chain.generation.run_task import exit_process, run_launcher
+    from nvrx_chain.generation.run_launcher import run_launcher
+    from nvrx_chain.generation.run_task import exit_process
 
     exit_process(run_launcher(run_dir, os.environ))

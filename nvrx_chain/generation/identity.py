@@ -1,6 +1,6 @@
 """Who this process is: array job, array task, host, boot and process, as stamped into every control file.
 
-Touches: the environment of the allocation and /proc.
+Touches: the environment of the allocation, /proc, and the manifest of the own chain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from nvrx_chain.errors import UsageError
+from nvrx_chain.errors import RecordError, UsageError
+from nvrx_chain.records.chain import read_manifest
+from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.manifest import ChainManifest
 from nvrx_chain.slurm.nodelist import expand_nodes
 
 
@@ -100,3 +103,15 @@ def read_process_start(pid: int) -> int:
     """Start time of a process in clock ticks since boot (proc(5), stat field 22)."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[19])
+
+
+def read_own_manifest(directory: RunDirectory) -> ChainManifest:
+    """The manifest, if it is that of this very user. Raises RecordError.
+
+    Whoever may write where the run directory lies can put another one in its place, with commands in its manifest.
+    """
+    uid = os.geteuid()
+    manifest = read_manifest(directory, owner_uid=uid)
+    if manifest.uid != uid:
+        raise RecordError(f"reading the chain: it is that of uid {manifest.uid}, and this job runs as uid {uid}")
+    return manifest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nvrx_chain.clock import format_time
 from nvrx_chain.errors import ExitCode, NvrxError, Unobserved
-from nvrx_chain.generation import brake, closing, rendezvous
+from nvrx_chain.generation import brake, closing, refusal, rendezvous
 from nvrx_chain.generation.assemble import Assembly
 from nvrx_chain.generation.closing import GenerationEnd
 from nvrx_chain.generation.context import TaskContext
@@ -24,7 +24,7 @@ from nvrx_chain.generation.preemption import was_preempted
 from nvrx_chain.generation.session import LOOP_SECONDS, Session, SessionEnd, StopCause, StopOrder
 from nvrx_chain.records.control import GenerationRecord
 from nvrx_chain.records.files import is_there
-from nvrx_chain.records.outcome import CHAIN_VERDICT, Outcome
+from nvrx_chain.records.outcome import Outcome
 from nvrx_chain.records.progress import read_iteration, recorded_iteration
 
 log = logging.getLogger(__name__)
@@ -54,47 +54,10 @@ class TaskZero:
         return self._finish()
 
     def _live(self) -> GenerationEnd:
-        end = self._refuse() or self._wait_while_held() or self._fence() or self._assemble()
+        end = refusal.find_refusal(self._context) or self._wait_while_held() or self._fence() or self._assemble()
         return end or self._train()
 
     # Before the launch
-
-    def _refuse(self) -> GenerationEnd | None:
-        """A finished or doomed chain, a restart under no-requeue, a later generation: nothing may run."""
-        context = self._context
-        if context.identity.restart_count > 0:
-            # Nothing is known about the ranks of the first start: its node may live on, cut off.
-            why = f"Slurm restarted this task ({context.identity.restart_count}) in spite of --no-requeue"
-            return _refused(why, ranks_gone=False)
-        over = context.chain.look_for_outcome()
-        if isinstance(over, Unobserved):
-            return _refused(f"the verdict on the chain cannot be read: {over.reason}")
-        if over is not None:
-            return _refused(f"the chain is over: {over.verdict.value}, {over.why}", chain_is_over=True)
-        for job in context.chain.earlier_generations(context.array_job_id)[:1]:
-            closed = context.chain.closed_of(job)
-            if closed is not None and closed.outcome in CHAIN_VERDICT:
-                # Its task 0 died between closing and the verdict.
-                closing.decide_chain(context, GenerationEnd(outcome=closed.outcome, evidence=closed.evidence))
-                return _refused(f"generation {job} ended as {closed.outcome.value}", chain_is_over=True)
-        later = context.chain.later_generation(context.array_job_id)
-        if later is not None:
-            return _refused(f"the later generation {later} has published")
-        if context.watcher.latest().closed is not None:
-            return _refused("this generation was closed before its task 0 started")
-        return self._refuse_after_last()
-
-    def _refuse_after_last(self) -> GenerationEnd | None:
-        """A chain that was to end with an earlier generation: whoever was to cancel this one did not come to it."""
-        context = self._context
-        ending = context.chain.look_for_ending()
-        if isinstance(ending, Unobserved):
-            return _refused(f"whether the chain is to end cannot be read: {ending.reason}")
-        if ending is None or ending.array_job_id == context.array_job_id:
-            return None
-        why = f"the chain ended with generation {ending.array_job_id}, by {ending.by}"
-        closing.decide_chain(context, GenerationEnd(outcome=Outcome.REFUSED, evidence=(why,)))
-        return _refused(why, chain_is_over=True)
 
     def _wait_while_held(self) -> GenerationEnd | None:
         """A held chain whose generation started all the same waits for the operator, then leaves."""
@@ -134,7 +97,7 @@ class TaskZero:
                 log.info("waiting for the predecessor: %s", "; ".join(blockers))
                 said = blockers
             if context.clock.monotonic() > deadline:
-                return _refused("an earlier generation may still have ranks: " + "; ".join(blockers))
+                return refusal.refuse("an earlier generation may still have ranks: " + "; ".join(blockers))
             end = self._interruption()
             if end is not None:
                 return end
@@ -299,8 +262,3 @@ class TaskZero:
     def _leave(self, context: TaskContext, end: GenerationEnd) -> None:
         if end.ranks_gone:
             context.board.leave(f"task 0 ended as {end.outcome.value}")
-
-
-def _refused(why: str, *, chain_is_over: bool = False, ranks_gone: bool = True) -> GenerationEnd:
-    log.warning("refusing to run: %s", why)
-    return GenerationEnd(outcome=Outcome.REFUSED, evidence=(why,), chain_is_over=chain_is_over, ranks_gone=ranks_gone)

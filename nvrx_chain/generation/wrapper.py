@@ -18,7 +18,6 @@ import subprocess
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,6 +27,7 @@ from nvrx_chain.generation import process_tree
 from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.exit_report import ExitReport
 from nvrx_chain.generation.signals import become_subreaper
+from nvrx_chain.generation.wrapper_events import Commands, Event
 from nvrx_chain.launchers.seats import LaunchPlan
 from nvrx_chain.liveness import self_fence_seconds
 from nvrx_chain.records import control
@@ -37,29 +37,12 @@ from nvrx_chain.records.outcome import Outcome
 
 log = logging.getLogger(__name__)
 
-SAVE = b"save"
-STOP = b"stop"
-EXCUSED = b"excused"
 OBSERVER_SLACK_SECONDS = 5.0
 KILL_SECONDS = 30.0
 REAP_SECONDS = 5.0
-STANDARD_INPUT = 0
 
 _KILLED_BY_SRUN = (137, 143)
 """What an srun with kill-on-bad-exit returns when one of its tasks exited with anything and the others were ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
-    """Something the wrapper must react to: ended, save, excused, stop or kill.
-
-    `gentle` leaves the launcher the drain time to end by itself first; `at` is the time (monotonic) of what is excused.
-    """
-
-    kind: str
-    reason: str
-    gentle: bool = False
-    at: float = 0.0
 
 
 class Wrapper:
@@ -90,7 +73,7 @@ class Wrapper:
         self._log_path = log_path
         self._is_host = is_host
         self._step_exit_code = step_exit_code
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._finished = threading.Event()
         self._lease_counter: int | None = None
         self._lease_moved_at = clock.monotonic()
@@ -101,7 +84,7 @@ class Wrapper:
         """Start the launcher, react until it has ended, leave no process behind, write down how it went."""
         become_subreaper()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._events.put(_Event(kind="stop", reason="terminated by a signal")))
+            signal.signal(number, lambda *_: self._events.put(Event(kind="stop", reason="terminated by a signal")))
         # Slurm may send the time-limit warning to whole steps; it is run-task that forwards it to ranks with a handler.
         # A handler and not SIG_IGN, which the ranks would inherit.
         signal.signal(signal.SIGUSR1, lambda *_: None)
@@ -118,7 +101,7 @@ class Wrapper:
             log.error("launcher not started command=%s error=%s", self._plan.argv[0], error)
             self._report.write(started_at, int(ExitCode.FAILED), asked_to_stop=False)
             return int(ExitCode.FAILED)
-        targets = [self._read_commands, self._watch_board, self._reaper(child)]
+        targets = [Commands(self._clock, self._events.put).read, self._watch_board, self._reaper(child)]
         if self._is_host:
             targets.append(self._watch_run_task)
         for target in targets:
@@ -148,7 +131,7 @@ class Wrapper:
     def _reaper(self, child: subprocess.Popen[bytes]) -> Callable[[], None]:
         def wait() -> None:
             child.wait()
-            self._events.put(_Event(kind="ended", reason="the launcher ended"))
+            self._events.put(Event(kind="ended", reason="the launcher ended"))
 
         return wait
 
@@ -177,7 +160,7 @@ class Wrapper:
             self._end_by_force(child)
             return True
 
-    def _next_event(self) -> _Event | None:
+    def _next_event(self) -> Event | None:
         """The next event, or the self-fence. The fence is timed here: the thread that reads the files can hang."""
         try:
             event = self._events.get(timeout=self._thresholds.control_poll)
@@ -188,10 +171,10 @@ class Wrapper:
         away, self._turned_at = now - self._turned_at, now
         if away > self._fence_seconds:
             # Frozen and thawed: the next generation may train already, and its checkpoints bear no last save of ours.
-            return _Event(kind="kill", reason=f"this process did not run for {away:.0f} s")
+            return Event(kind="kill", reason=f"this process did not run for {away:.0f} s")
         if event is None and now - self._lease_moved_at > self._fence_seconds:
             still = now - self._lease_moved_at
-            return _Event(kind="stop", reason=f"the lease of run-task has not been seen to move for {still:.0f} s")
+            return Event(kind="stop", reason=f"the lease of run-task has not been seen to move for {still:.0f} s")
         return event
 
     def _end_by_request(self, child: subprocess.Popen[bytes], *, gentle: bool) -> None:
@@ -233,41 +216,6 @@ class Wrapper:
         log.error("processes cannot be killed pids=%s", pids)
         os._exit(int(ExitCode.FAILED))
 
-    def _read_commands(self) -> None:
-        """Commands of run-task, one word a line, on standard input."""
-        buffered = b""
-        while True:
-            chunk = self._read_chunk()
-            if not chunk:
-                self._events.put(_Event(kind="stop", reason="run-task is gone"))
-                return
-            *words, buffered = (buffered + chunk).split(b"\n")
-            for word in words:
-                if word == SAVE:
-                    self._events.put(_Event(kind="save", reason="the time limit is near"))
-                elif word.startswith(EXCUSED):
-                    self._excuse(word)
-                elif word.startswith(STOP):
-                    gentle = word.endswith(b" gentle")
-                    self._events.put(_Event(kind="stop", reason="run-task said stop", gentle=gentle))
-
-    def _excuse(self, word: bytes) -> None:
-        """`excused SECONDS`: so old is what run-task knows. As of now it would buy the ranks that time twice."""
-        try:
-            at = self._clock.monotonic() - max(0.0, float(word.removeprefix(EXCUSED)))
-        except ValueError:
-            log.warning("an excuse without its age is none word=%r", word)
-            return
-        self._events.put(_Event(kind="excused", reason="the run directory stalls for everybody", at=at))
-
-    def _read_chunk(self) -> bytes:
-        try:
-            return os.read(STANDARD_INPUT, 4096)
-        except OSError as error:
-            # As good as its end: nobody can tell us anything any more.
-            log.warning("standard input cannot be read error=%s", error)
-            return b""
-
     def _watch_run_task(self) -> None:
         """Close the generation of a task 0 whose run-task was killed, with its shell or without, before it could.
 
@@ -285,7 +233,7 @@ class Wrapper:
         ended = select.poll()
         ended.register(run_task, select.POLLIN)
         ended.poll()
-        self._events.put(_Event(kind="stop", reason="run-task is gone"))
+        self._events.put(Event(kind="stop", reason="run-task is gone"))
         evidence = (f"run-task of task 0 is gone, says the launcher's wrapper on {self._report.node}",)
         try:
             self._board.close(Outcome.FAILED, exit_code=None, evidence=evidence, leases={})
@@ -304,7 +252,7 @@ class Wrapper:
                 continue
             if closed is not None:
                 gentle = closed is Outcome.COMPLETED
-                self._events.put(_Event(kind="stop", reason=f"closed as {closed.value}", gentle=gentle))
+                self._events.put(Event(kind="stop", reason=f"closed as {closed.value}", gentle=gentle))
                 return
 
     def _closed_as(self) -> Outcome | None:

@@ -17,7 +17,8 @@ from msgspec import structs
 from nvrx_chain.errors import ExitCode, RecordError, Unobserved, UsageError
 from nvrx_chain.generation import rendezvous
 from nvrx_chain.generation.identity import read_boot_id, read_identity, read_process_start
-from nvrx_chain.generation.run_task import await_rendezvous, build_context
+from nvrx_chain.generation.run_launcher import await_rendezvous
+from nvrx_chain.generation.run_task import build_context
 from nvrx_chain.generation.signals import SignalFlags
 from nvrx_chain.records.files import encode_record, list_names, write_atomic
 from nvrx_chain.records.outcome import Outcome

@@ -20,7 +20,8 @@ import pytest
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.identity import TaskIdentity, read_boot_id, read_process_start
-from nvrx_chain.generation.wrapper import Wrapper, _Event
+from nvrx_chain.generation.wrapper import Wrapper
+from nvrx_chain.generation.wrapper_events import Event
 from nvrx_chain.launchers.seats import LaunchPlan
 from nvrx_chain.records.control import Closed, LauncherExit, NoRestart
 from nvrx_chain.records.layout import GenerationDirectory
@@ -437,7 +438,7 @@ def test_a_freeze_between_two_looks_is_no_reason_for_a_last_save_either(node: No
     assert wrapper._next_event() is None
     # Frozen not while it waits but while it looks for orphans; the generation was closed meanwhile.
     clock.advance(26.0)
-    wrapper._events.put(_Event(kind="stop", reason="closed as superseded"))
+    wrapper._events.put(Event(kind="stop", reason="closed as superseded"))
     event = wrapper._next_event()
     assert event is not None
     assert event.kind == "kill"
