@@ -287,4 +287,4 @@ def _time_limit(settings: Settings) -> TimeLimit | None:
     try:
         return parse_time_limit(text)
     except ValueError as error:
-        raise UsageError(f"reading --time-limit: {error}") from error
+        raise UsageError(f"reading --time-limit: {error}", hint="for example 4:00:00, or empty for none") from error

@@ -153,20 +153,21 @@ def _reading(option: Option, origin: str) -> str:
 
 
 def _leave_out(option: Option) -> str:
-    return "give a value" if option.default is None else f"leave it out for its default, {option.default}"
+    return "give one" if option.default is None else f"leave it out for its default, {option.default}"
 
 
 def _form_of_text(option: Option) -> str:
-    return f"one of {', '.join(option.choices)}" if option.choices else f"a text in one line: {option.metavar}"
+    # The message has the choices already.
+    return _leave_out(option) if option.choices else f"write it in one line, as {option.metavar}"
 
 
 _FORMS: Mapping[Kind, Callable[[Option], str]] = {
     Kind.TEXT: _form_of_text,
-    Kind.COUNT: lambda option: f"a whole number, {option.minimum} or more, in digits",
-    Kind.SECONDS: lambda option: "seconds, zero or more, for example 30 or 2.5",
-    Kind.SWITCH: lambda option: "yes or no: 1, true, yes, on; 0, false, no, off",
-    Kind.WORDS: lambda option: "words as a shell takes them, each in one line",
-    Kind.PAIRS: lambda option: f"words as a shell takes them, each {option.metavar}",
+    Kind.COUNT: lambda option: f"write it in digits, {option.minimum} or more",
+    Kind.SECONDS: lambda option: "zero or more, for example 30 or 2.5",
+    Kind.SWITCH: lambda option: "write 1, true, yes, on, or 0, false, no, off",
+    Kind.WORDS: lambda option: "write words as for a shell, each in one line",
+    Kind.PAIRS: lambda option: f"write words as for a shell, each {option.metavar}",
 }
 """How a value of each kind is written."""
 

@@ -34,9 +34,7 @@ def _read_pair(pair: str) -> tuple[str, float]:
     try:
         return name, parse_seconds(value)
     except ValueError as error:
-        raise UsageError(
-            f"reading --threshold {name}: {error}", hint=f"a number of seconds, for example {name}=30"
-        ) from error
+        raise UsageError(f"reading --threshold {name}: {error}", hint=f"for example {name}=30") from error
 
 
 def _check_thresholds(thresholds: Thresholds) -> None:

@@ -71,11 +71,11 @@ def test_every_option_has_its_own_variable_and_help(option: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "said"),
     [
-        ({"launcher": "x"}, {}, "reading --launcher: 'x' is none of ft_launcher, torchrun, command (one of "),
+        ({"launcher": "x"}, {}, "reading --launcher: 'x' is none of ft_launcher, torchrun, command (leave it out for "),
         (
             {"hot_spares": "x"},
             {},
-            "reading --hot-spares: 'x' is not a whole number (a whole number, 0 or more, in digits)",
+            "reading --hot-spares: 'x' is not a whole number (write it in digits, 0 or more)",
         ),
         (
             {},
