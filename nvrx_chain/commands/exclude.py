@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from nvrx_chain.commands.asking import ask
 from nvrx_chain.commands.completing import complete_chain, complete_node
 from nvrx_chain.commands.ops import finish, json_option, open_desk, resolve, slurm_client_option
 from nvrx_chain.commands.progress import Progress
@@ -22,6 +23,7 @@ from nvrx_chain.ops.exclude import (
     exclude_nodes,
     parse_nodes,
     read_excluded,
+    refuse_job_ids,
     render_exclude,
 )
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
@@ -76,6 +78,7 @@ def exclude(
     if bool(nodes) == bad_nodes or (bad_nodes and remove):
         raise UsageError("excluding nodes: name nodes, or give --bad-nodes alone")
     desk = open_desk()
+    refuse_job_ids(nodes, desk.client)
     found = resolve(chain, run_dir, desk).chain
     require_own(found, desk.operator)
     why = reason or f"by {desk.operator.signature}"
@@ -99,8 +102,5 @@ def _find_bad(chain: OpenChain, desk: Desk, *, yes: bool) -> dict[str, str]:
         return {}
     for line in render_bad_nodes(found).split("\n"):
         click.echo(render_safely(line), err=True)
-    if not yes:
-        if not desk.is_interactive:
-            raise UsageError("excluding what was found: nobody is there to be asked", hint="--yes does it unasked")
-        click.confirm(f"Exclude {' '.join(node.name for node in found)}?", abort=True, err=True)
+    ask(desk, f"Exclude {' '.join(node.name for node in found)}?", yes=yes, found_by="excluding what was found")
     return {node.name: node.reason for node in found}

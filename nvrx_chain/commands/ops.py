@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from nvrx_chain.clock import SystemClock
+from nvrx_chain.commands.asking import ask
 from nvrx_chain.commands.completing import complete_chain
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.errors import ExitCode
@@ -133,9 +134,7 @@ def cancel(
     found = resolve(chain, run_dir, desk)
     desk = act_for_owner(found.chain, desk) if as_operator else desk
     require_own(found.chain, desk.operator)
-    if desk.is_interactive and not yes:
-        question = (ask_before_ending if after_current else ask_before_cancel)(found.chain)
-        click.confirm(render_safely(question), abort=True, err=True)
+    ask(desk, (ask_before_ending if after_current else ask_before_cancel)(found.chain), yes=yes)
     stop = end_after_current if after_current else cancel_chain
     with Progress("cancelling, until the queue shows it", quiet=as_json):
         report = stop(found.chain, desk, why=reason, seconds=timeout)

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import click
 
+from nvrx_chain.commands.asking import ask
 from nvrx_chain.commands.ops import chain_options, finish, json_option, open_desk, resolve
-from nvrx_chain.errors import UsageError
 from nvrx_chain.ops.chain import OpenChain
 from nvrx_chain.ops.prune import KEPT_GENERATIONS, PrunePlan, PruneReport, PruneRequest, plan_prune, render_prune
 from nvrx_chain.ops.prune import prune as remove
 from nvrx_chain.ops.settle import Desk
-from nvrx_chain.ops.words import render_safely
 
 _SHOW_AFTER_SECONDS = 1.0
 
@@ -53,20 +52,10 @@ def prune(
     found = resolve(chain, run_dir, desk).chain
     plan = plan_prune(found, desk, PruneRequest(keep=keep, older_than=timedelta(days=older_than)))
     if not dry_run and plan.doomed:
-        _ask(plan, desk, yes=yes)
+        ask(desk, "Remove these files?", yes=yes, shown=render_prune(plan.report), found_by="pruning a chain")
         finish(_remove(found, plan, desk), as_json, render_prune)
     else:
         finish(plan.report, as_json, render_prune)
-
-
-def _ask(plan: PrunePlan, desk: Desk, *, yes: bool) -> None:
-    if yes:
-        return
-    if not desk.is_interactive:
-        raise UsageError("pruning a chain: nobody is there to be asked", hint="--yes does it unasked")
-    for line in render_prune(plan.report).split("\n"):
-        click.echo(render_safely(line), err=True)
-    click.confirm("Remove these files?", abort=True, err=True)
 
 
 def _remove(chain: OpenChain, plan: PrunePlan, desk: Desk) -> PruneReport:

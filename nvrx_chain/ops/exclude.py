@@ -22,6 +22,7 @@ from nvrx_chain.records.files import read_record
 from nvrx_chain.records.manifest import SubmissionIntent
 from nvrx_chain.slurm.chain_queue import ChainQueue, describe_left_alone
 from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.nodelist import expand_nodes, fold_nodes
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,18 @@ def parse_nodes(words: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(f"reading the nodes to exclude: {word!r} names none")
         found += names
     return tuple(dict.fromkeys(found))
+
+
+def refuse_job_ids(words: Sequence[str], client: SlurmClient) -> None:
+    """Raise UsageError for a job id among the nodes: other commands take the chain as their first word."""
+    jobs = [word for word in words if parse_job_name(word) is not None]
+    known = client.nodes(tuple(jobs)) if jobs else {}
+    job = next((word for word in jobs if isinstance(known, Unobserved) or word not in known), None)
+    if job is not None:
+        raise UsageError(
+            f"reading the nodes to exclude: {job} looks like a job id, and Slurm shows no node of that name",
+            hint=f"a chain is named by --chain: nvrx-chain exclude --chain {job} NODES",
+        )
 
 
 def exclude_nodes(
