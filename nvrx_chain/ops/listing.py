@@ -20,6 +20,7 @@ from nvrx_chain.ops.resolve import CHAINS_DIRECTORY, open_chains_below
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState
 from nvrx_chain.ops.survey import survey_with
 from nvrx_chain.ops.words import render_safely
+from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.progress import UNREADABLE
 from nvrx_chain.slurm.chain_queue import ChainQueue, sort_queue
@@ -43,7 +44,7 @@ class ListedChain(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     run_directory: str
     state: ChainState
-    verdict: str | None
+    verdict: ChainOutcome | None
     generation: int
     submitted: int
     array_job_id: int | None
@@ -161,7 +162,7 @@ def _row(seen: ChainStatus, chain: OpenChain) -> ListedChain:
         user=seen.user,
         run_directory=os.path.abspath(chain.directory.path),
         state=seen.state,
-        verdict=seen.verdict.verdict.value if seen.verdict is not None else None,
+        verdict=seen.verdict,
         generation=newest.sequence if newest is not None else 0,
         submitted=max((one.sequence for one in seen.generations), default=0),
         array_job_id=newest.array_job_id if newest is not None else None,
@@ -198,7 +199,7 @@ def _cells(chain: ListedChain, now: float) -> tuple[str, ...]:
     target = f"/{chain.target_iteration}" if chain.target_iteration is not None else ""
     return (
         render_safely(chain.name),
-        chain.verdict or chain.state.value,
+        chain.verdict.verdict.value if chain.verdict else chain.state.value,
         f"{chain.generation}/{chain.submitted}",
         f"{iteration}{target}",
         render_age(now - submitted.timestamp()) if submitted is not None else "?",

@@ -66,7 +66,7 @@ class Doomed:
 
 
 class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes, or went. `generations`: array job -> bytes; `history`: bytes of older chains' records.
+    """What goes, or went. `bytes_by_generation`: array job -> bytes; `history`: bytes of older chains' records.
 
     `left_alone`: path -> why: files that are nobody's we know, or somebody else's. `kept`: array job -> why.
     `not_removed`: path -> why it could not be removed.
@@ -77,7 +77,7 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     run_directory: str
     dry_run: bool
-    generations: dict[int, int]
+    bytes_by_generation: dict[int, int]
     history: int
     files: int
     bytes: int
@@ -128,7 +128,7 @@ def plan_prune(chain: OpenChain, desk: Desk, request: PruneRequest) -> PrunePlan
         name=chain.manifest.job_name,
         run_directory=str(chain.directory.path),
         dry_run=True,
-        generations={job: size for job, size in sizes.items() if size},
+        bytes_by_generation={job: size for job, size in sizes.items() if size},
         history=sum(one.size for one in doomed if one.directory[0] == "history"),
         files=len(doomed),
         bytes=sum(one.size for one in doomed),
@@ -157,7 +157,7 @@ def prune(chain: OpenChain, plan: PrunePlan, progress: Callable[[int], None]) ->
     return msgspec.structs.replace(
         plan.report,
         dry_run=False,
-        generations={job: size for job in plan.report.generations if (size := _size_of(removed, job))},
+        bytes_by_generation={job: size for job in plan.report.bytes_by_generation if (size := _size_of(removed, job))},
         history=sum(one.size for one in removed if one.directory[0] == "history"),
         files=len(removed),
         bytes=sum(one.size for one in removed),
@@ -329,7 +329,7 @@ def render_prune(report: PruneReport) -> str:
     """The report for people, or what a dry run would remove."""
     word = "would go" if report.dry_run else "removed"
     lines = [f"{report.name} (chain {report.chain_id}): {report.files} files, {render_size(report.bytes)} {word}"]
-    lines += [f"{job:<12} {render_size(size)}" for job, size in report.generations.items()]
+    lines += [f"{job:<12} {render_size(size)}" for job, size in report.bytes_by_generation.items()]
     if report.history:
         lines.append(f"history      {render_size(report.history)}")
     lines += [f"kept         {job}: {why}" for job, why in report.kept.items()]

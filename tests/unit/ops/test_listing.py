@@ -68,7 +68,8 @@ def test_ended_chains_are_shown_with_all_only(world: World, chain: ChainOnDisk) 
     assert (few.chains, few.hidden) == ((), 1)
     assert "1 ended, shown with --all" in render_list(few)
     (line,) = look(world, here=chain.run.path, include_ended=True).chains
-    assert line.verdict == "completed"
+    assert line.verdict is not None
+    assert line.verdict.verdict is Verdict.COMPLETED
 
 
 def test_a_chain_that_ran_dry_is_shown(world: World, chain: ChainOnDisk) -> None:
