@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from nvrx_chain.clock import Clock, render_age
+from nvrx_chain.clock import Clock
 from nvrx_chain.errors import ExitCode, RecordError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, find_other_cluster, read_chain_queue
 from nvrx_chain.records.control import ChainOutcome, Lease
@@ -136,7 +136,7 @@ class Waiter:
                 end = WaitEnd.TIMED_OUT, f"not ended within {self.timeout_seconds:g} s"
             if end is not None:
                 return self._report(*end, waited)
-            self.show(f"{self._describe()}; waited {render_age(waited)}")
+            self.show(self._describe())
             self._pause(waited)
 
     def _pause(self, waited: float) -> None:
