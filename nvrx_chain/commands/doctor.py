@@ -11,8 +11,8 @@ import msgspec
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.commands.completing import complete_node
+from nvrx_chain.commands.directory import current_directory
 from nvrx_chain.commands.progress import Progress
-from nvrx_chain.commands.submit import current_directory
 from nvrx_chain.demo.interrupts import raised_as_interrupt
 from nvrx_chain.doctor.model import Grade, Report
 from nvrx_chain.doctor.probe import own_name

@@ -12,7 +12,7 @@ import msgspec
 
 from nvrx_chain.commands.asking import ask
 from nvrx_chain.commands.completing import complete_chain, complete_node
-from nvrx_chain.commands.ops import finish, json_option, open_desk, resolve, slurm_client_option
+from nvrx_chain.commands.desk import finish, json_option, open_desk, resolve, slurm_client_option
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.errors import UsageError
 from nvrx_chain.ops.bad_nodes import find_bad_nodes, read_deaths, render_bad_nodes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from nvrx_chain.commands.ops import chain_options, json_option, open_desk, resolve
+from nvrx_chain.commands.desk import chain_options, json_option, open_desk, resolve
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.commands.submit import tell_dropped_variables
 from nvrx_chain.ops.chain import require_cluster, require_own

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from nvrx_chain.commands.asking import ask
-from nvrx_chain.commands.ops import chain_options, finish, json_option, open_desk, resolve
+from nvrx_chain.commands.desk import chain_options, finish, json_option, open_desk, resolve
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.ops.chain import OpenChain
 from nvrx_chain.ops.prune import KEPT_GENERATIONS, PrunePlan, PruneReport, PruneRequest, plan_prune, render_prune

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.commands.completing import complete_value
+from nvrx_chain.commands.directory import current_directory
 from nvrx_chain.errors import PreflightError, UsageError
 from nvrx_chain.slurm.choose import make_client
 from nvrx_chain.slurm.client_kind import SlurmClientKind, describe_unproven
@@ -127,14 +127,3 @@ def tell_dropped_variables(environ: Mapping[str, str]) -> None:
     dropped = [name for name in scrubbed_environment(environ)[1] if name.startswith(_ENCLOSING_JOB)]
     if dropped:
         click.echo(f"note: kept from sbatch, they belong to another job or site: {' '.join(dropped)}", err=True)
-
-
-def current_directory(environ: Mapping[str, str]) -> Path:
-    """The current directory as the shell names it, links kept: the real path of an automounter is often this node's."""
-    shell_name = environ.get("PWD", "")
-    try:
-        if os.path.isabs(shell_name) and os.path.samefile(shell_name, "."):
-            return Path(shell_name)
-    except OSError:
-        pass
-    return Path.cwd()

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from nvrx_chain.commands.ops import chain_options, json_option, open_desk, resolve
+from nvrx_chain.commands.desk import chain_options, json_option, open_desk, resolve
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.ops.chain import OpenChain
 from nvrx_chain.ops.settle import Desk
