@@ -1,12 +1,11 @@
 """What the commands of an operator share: the desk they work at, how a chain is named, how a report is printed.
 
-Touches: the environment, the user database, the current directory, standard output and error.
+Touches: the environment, the current directory, standard output and error.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import sys
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from nvrx_chain.ops.settle import Desk
 from nvrx_chain.ops.words import render_safely
 from nvrx_chain.slurm.choose import make_client
 from nvrx_chain.slurm.client_kind import ENVIRONMENT_NAME, SlurmClientKind
+from nvrx_chain.userids import own_user_name
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -74,15 +74,11 @@ def open_desk() -> Desk:
     given = context.find_object(Desk)
     if given is not None:
         return given
-    clock, uid = SystemClock(), os.geteuid()
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
+    clock = SystemClock()
     return Desk(
         client=make_client(context.meta.get(_KIND, SlurmClientKind.COMMAND), clock=clock, environ=os.environ),
         clock=clock,
-        operator=Operator(user=user, uid=uid, host=socket.gethostname()),
+        operator=Operator(user=own_user_name(), uid=os.geteuid(), host=socket.gethostname()),
         say=lambda line: click.echo(render_safely(line), err=True),
         is_interactive=sys.stdin.isatty(),
     )

@@ -15,7 +15,6 @@ from nvrx_chain.commands.directory import current_directory
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.demo.interrupts import raised_as_interrupt
 from nvrx_chain.doctor.model import Grade, Report
-from nvrx_chain.doctor.probe import own_name
 from nvrx_chain.doctor.run import DoctorRequest, examine
 from nvrx_chain.doctor.show import render_report
 from nvrx_chain.doctor.site import ASK_SECONDS
@@ -23,7 +22,9 @@ from nvrx_chain.doctor.visit import Visitor
 from nvrx_chain.errors import ExitCode, UsageError
 from nvrx_chain.ops.words import render_safely
 from nvrx_chain.records.manifest import LauncherKind
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.slurm.command_client import CommandLineClient
+from nvrx_chain.userids import own_user_name
 
 ANY_NODE = "any"
 _LAUNCHERS = tuple(kind.value for kind in (LauncherKind.FT_LAUNCHER, LauncherKind.TORCHRUN))
@@ -41,7 +42,7 @@ _COLOURS = {Grade.OK: None, Grade.UNKNOWN: "cyan", Grade.WARN: "yellow", Grade.B
     "--run-root",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Examine for chains below this directory.  [default: ./nvrx-chains]",
+    help=f"Examine for chains below this directory.  [default: ./{CHAINS_DIRECTORY}]",
 )
 @click.option(
     "--launcher", type=click.Choice(_LAUNCHERS), help="Launcher to look for.  [default: the chain's, else any of them]"
@@ -88,7 +89,7 @@ def doctor(
     """
     if run_dir and run_root:
         raise UsageError("choosing what to examine: --run-dir and --run-root exclude each other", hint="leave one out")
-    directory = current_directory(os.environ) / (run_dir or run_root or "nvrx-chains")
+    directory = current_directory(os.environ) / (run_dir or run_root or CHAINS_DIRECTORY)
     if not str(directory).isprintable():
         # It goes to a node as JSON, which has no word for bytes that are no text.
         raise UsageError(
@@ -115,7 +116,7 @@ def _examine(request: DoctorRequest, *, quiet: bool) -> Report:
     client = CommandLineClient(clock=clock, environ=os.environ)
     quick = CommandLineClient(clock=clock, environ=os.environ, timeout_seconds=ASK_SECONDS)
     with raised_as_interrupt(), Progress("looking", quiet=quiet) as shown:
-        visitor = Visitor(client=client, clock=clock, environ=os.environ, user=own_name(), say=shown.tell)
+        visitor = Visitor(client=client, clock=clock, environ=os.environ, user=own_user_name(), say=shown.tell)
         return examine(request, visitor, quick)
 
 

@@ -18,6 +18,7 @@ from nvrx_chain.errors import PreflightError, RecordError, SlurmError, Unobserve
 from nvrx_chain.ops.chain import OpenChain, read_chain_queue, require_cluster, require_own
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk, settle
 from nvrx_chain.records.control import Excluded
+from nvrx_chain.records.excluded import read_excluded_nodes
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.manifest import SubmissionIntent
 from nvrx_chain.slurm.chain_queue import ChainQueue, describe_left_alone
@@ -147,10 +148,8 @@ def describe_excluded(chain: OpenChain) -> ExcludeReport:
 
 def read_excluded(chain: OpenChain) -> dict[str, str]:
     """The nodes that the chain keeps away from, by its record, else by its submit. Raises RecordError."""
-    record = chain.files.look_for_excluded()
-    if isinstance(record, Unobserved):
-        raise RecordError(f"reading the excluded nodes of the chain: {record.reason}", hint="mend or move the file")
-    return _of_submit(chain) if record is None else dict(record.nodes)
+    nodes = read_excluded_nodes(chain.files)
+    return _of_submit(chain) if nodes is None else nodes
 
 
 def _of_submit(chain: OpenChain) -> dict[str, str]:

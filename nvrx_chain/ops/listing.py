@@ -16,12 +16,13 @@ import msgspec
 from nvrx_chain.clock import Clock, format_time, parse_time, render_age
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, open_run_directory
-from nvrx_chain.ops.resolve import CHAINS_DIRECTORY, open_chains_below
+from nvrx_chain.ops.resolve import open_chains_below
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState
 from nvrx_chain.ops.survey import survey_with
 from nvrx_chain.ops.words import render_safely
 from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.files import list_names
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.records.progress import UNREADABLE
 from nvrx_chain.slurm.chain_queue import ChainQueue, sort_queue
 from nvrx_chain.slurm.client import SlurmClient

@@ -17,6 +17,7 @@ from nvrx_chain.errors import IdentityError, RecordError, Unobserved, UsageError
 from nvrx_chain.ops.chain import OpenChain, open_run_directory
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.slurm.chain_queue import sort_queue
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import parse_comment
@@ -24,9 +25,6 @@ from nvrx_chain.slurm.job_name import JobName, parse_job_name
 from nvrx_chain.slurm.model import JobDetail, QueueReading
 
 log = logging.getLogger(__name__)
-
-CHAINS_DIRECTORY = "nvrx-chains"
-"""Where submit makes run directories that nobody named."""
 
 _NAME_A_DIRECTORY = "name its run directory"
 _MOST_NAMED = 5

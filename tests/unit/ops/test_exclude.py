@@ -143,6 +143,14 @@ def test_the_record_of_an_older_chain_is_none_of_ours(world: World, chain: Chain
     assert exclude(world, chain, "n8").nodes == {"n8": "it is slow"}
 
 
+def test_a_list_that_cannot_be_read_is_not_taken_for_an_empty_one(world: World, chain: ChainOnDisk) -> None:
+    chain.submit_three()
+    chain.run.excluded.write_text("{")
+    with pytest.raises(RecordError, match=r"excluded\.json.*mend or move the file"):
+        exclude(world, chain, "n8")
+    assert chain.run.excluded.read_text() == "{"
+
+
 def test_names_are_unfolded_and_text_that_is_none_is_refused() -> None:
     assert parse_nodes(["n[1-2]", "n2", "x"]) == ("n1", "n2", "x")
     for word in ("n[1-", "", "a b", "n1;reboot"):
