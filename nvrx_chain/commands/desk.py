@@ -45,7 +45,13 @@ slurm_client_option = click.option(
     callback=_keep_kind,
     help="How this call asks Slurm: by its programs, or through PySlurm.",
 )
-"""For a command that opens a desk: which Slurm client that gets."""
+"""Which Slurm client a command gets, through its desk or by `chosen_client_kind`."""
+
+
+def chosen_client_kind() -> SlurmClientKind:
+    """What `slurm_client_option` said to the command that runs."""
+    kind: SlurmClientKind = click.get_current_context().meta.get(_KIND, SlurmClientKind.COMMAND)
+    return kind
 
 
 def chain_options(command: _F) -> _F:
@@ -76,7 +82,7 @@ def open_desk() -> Desk:
         return given
     clock = SystemClock()
     return Desk(
-        client=make_client(context.meta.get(_KIND, SlurmClientKind.COMMAND), clock=clock, environ=os.environ),
+        client=make_client(chosen_client_kind(), clock=clock, environ=os.environ),
         clock=clock,
         operator=Operator(user=own_user_name(), uid=os.geteuid(), host=socket.gethostname()),
         say=lambda line: click.echo(render_safely(line), err=True),
