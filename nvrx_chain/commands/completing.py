@@ -112,9 +112,9 @@ def _directories() -> list[str]:
 def _jobs() -> list[str]:
     """Array jobs of the user that carry the comment of a chain, newest first."""
     from nvrx_chain.slurm.identity import parse_comment
-    from nvrx_chain.userids import own_user_name
+    from nvrx_chain.slurm.user import user_name
 
-    queue = _quick_client().queue(own_user_name())
+    queue = _quick_client().queue(user_name(os.geteuid()))
     if isinstance(queue, Unobserved):
         return []
     live = {task.array_job_id for task in queue.tasks if not task.state.is_terminal and parse_comment(task.comment)}

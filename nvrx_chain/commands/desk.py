@@ -24,7 +24,7 @@ from nvrx_chain.ops.settle import Desk
 from nvrx_chain.ops.words import render_safely
 from nvrx_chain.slurm.choose import make_client
 from nvrx_chain.slurm.client_kind import ENVIRONMENT_NAME, SlurmClientKind
-from nvrx_chain.userids import own_user_name
+from nvrx_chain.slurm.user import user_name
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -84,7 +84,7 @@ def open_desk() -> Desk:
     return Desk(
         client=make_client(chosen_client_kind(), clock=clock, environ=os.environ),
         clock=clock,
-        operator=Operator(user=own_user_name(), uid=os.geteuid(), host=socket.gethostname()),
+        operator=Operator(user=user_name(os.geteuid()), uid=os.geteuid(), host=socket.gethostname()),
         say=lambda line: click.echo(render_safely(line), err=True),
         is_interactive=sys.stdin.isatty(),
     )

@@ -26,7 +26,7 @@ from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.slurm.choose import make_client
 from nvrx_chain.slurm.client_kind import SlurmClientKind
-from nvrx_chain.userids import own_user_name
+from nvrx_chain.slurm.user import user_name
 
 ANY_NODE = "any"
 _LAUNCHERS = tuple(kind.value for kind in (LauncherKind.FT_LAUNCHER, LauncherKind.TORCHRUN))
@@ -122,7 +122,7 @@ def _examine(request: DoctorRequest, kind: SlurmClientKind, *, quiet: bool) -> R
     # Only a job needs the patient one, which may take long to find out that no controller is there.
     patient = make_client(kind, clock=clock, environ=os.environ) if request.look_at_node else quick
     with raised_as_interrupt(), Progress("looking", quiet=quiet) as shown:
-        visitor = Visitor(client=patient, clock=clock, environ=os.environ, user=own_user_name(), say=shown.tell)
+        visitor = Visitor(client=patient, clock=clock, environ=os.environ, user=user_name(os.geteuid()), say=shown.tell)
         return examine(request, visitor, quick)
 
 

@@ -13,17 +13,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "masking": frozenset(),
     "errors": frozenset({"masking"}),
     "clock": frozenset(),
-    "userids": frozenset(),
     "records": frozenset({"errors", "clock"}),
     "slurm": frozenset({"errors", "clock"}),
     "liveness": frozenset({"errors", "slurm"}),
     "launchers": frozenset({"errors", "records"}),
     "workloads": frozenset({"errors", "clock", "records"}),
-    "submit": frozenset({"userids", "errors", "masking", "clock", "records", "slurm", "launchers", "workloads"}),
+    "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "workloads"}),
     "generation": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
     "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),
-    "doctor": frozenset({"userids", "errors", "clock", "records", "slurm", "launchers", "submit", "generation"}),
+    "doctor": frozenset({"errors", "clock", "records", "slurm", "launchers", "submit", "generation"}),
     "demo": frozenset(
         {
             "errors",
@@ -41,7 +40,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     ),
     "commands": frozenset(
         {
-            "userids",
             "errors",
             "masking",
             "clock",
