@@ -21,7 +21,7 @@ from nvrx_chain.submit.options import OPTIONS, Kind, Option, Section
 from nvrx_chain.submit.places import own_places
 from nvrx_chain.submit.preview import preview_chain
 from nvrx_chain.submit.problem import Severity
-from nvrx_chain.submit.settings import read_settings
+from nvrx_chain.submit.settings import Settings, read_settings
 from nvrx_chain.submit.show import render_preview, render_settings
 
 # A dry run is typed often; a controller that is down must not hold it up for the 25 s of a real submit.
@@ -73,21 +73,30 @@ def submit(**flags: Any) -> None:
     """
     directory = current_directory(os.environ)
     settings = read_settings(flags, os.environ, directory)
-    as_json = settings.switch("json")
+    as_json, parsable = settings.switch("json"), settings.switch("parsable")
     if settings.switch("show-config"):
         click.echo(render_settings(settings, as_json=as_json))
         return
+    _refuse_two_outputs(as_json=as_json, parsable=parsable)
     config = build_config(
         settings, directory=directory, interpreter=sys.executable, environ=os.environ, own_places=own_places()
     )
-    if as_json and settings.switch("parsable"):
-        raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
-    kind = SlurmClientKind(settings.text("slurm-client"))
-    tell_unproven(kind)
+    kind = _choose_client(settings)
     if settings.switch("dry-run"):
         _dry_run(config, kind, as_json=as_json)
     else:
-        _submit(config, kind, as_json=as_json, parsable=settings.switch("parsable"))
+        _submit(config, kind, as_json=as_json, parsable=parsable)
+
+
+def _choose_client(settings: Settings) -> SlurmClientKind:
+    kind = SlurmClientKind(settings.text("slurm-client"))
+    tell_unproven(kind)
+    return kind
+
+
+def _refuse_two_outputs(*, as_json: bool, parsable: bool) -> None:
+    if as_json and parsable:
+        raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
 
 
 def _dry_run(config: ChainConfig, kind: SlurmClientKind, *, as_json: bool) -> None:

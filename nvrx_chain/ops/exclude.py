@@ -8,7 +8,7 @@ Touches: excluded.json, Slurm.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,6 +27,8 @@ from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.nodelist import expand_nodes, fold_nodes
 
 log = logging.getLogger(__name__)
+
+_FORMS = "nodes are named as n3 or n[01-04,07]"
 
 _OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL"})
 
@@ -68,9 +70,9 @@ def parse_nodes(words: Sequence[str]) -> tuple[str, ...]:
         try:
             names = expand_nodes(word)
         except ValueError as error:
-            raise UsageError("reading the nodes to exclude", part=str(error)) from error
+            raise UsageError("reading the nodes to exclude", part=str(error), hint=_FORMS) from error
         if not names:
-            raise UsageError(f"reading the nodes to exclude: {word!r} names none")
+            raise UsageError(f"reading the nodes to exclude: {word!r} names none", hint=_FORMS)
         found += names
     return tuple(dict.fromkeys(found))
 
@@ -99,12 +101,7 @@ def exclude_nodes(
     _refuse_ended(chain)
     require_cluster(chain, desk.client)
     before = read_excluded(chain)
-    if request.remove:
-        after = {name: why for name, why in before.items() if name not in request.nodes}
-    else:
-        _require_known(desk.client, request.nodes)
-        after = {**request.nodes, **before}
-        _require_room(chain, desk, tuple(after), force=request.force)
+    after = _choose(chain, desk, request, before)
     removed = tuple(name for name in request.nodes if request.remove)
     chain.files.write_excluded(
         Excluded(
@@ -128,6 +125,16 @@ def exclude_nodes(
         left_alone={} if isinstance(last, Unobserved) else describe_left_alone(last),
         no_answer=last.reason if isinstance(last, Unobserved) else None,
     )
+
+
+def _choose(chain: OpenChain, desk: Desk, request: ExcludeRequest, before: Mapping[str, str]) -> dict[str, str]:
+    """What the chain keeps away from afterwards, with the reasons. Raises when that may not be."""
+    if request.remove:
+        return {name: why for name, why in before.items() if name not in request.nodes}
+    _require_known(desk.client, request.nodes)
+    after = {**request.nodes, **before}
+    _require_room(chain, desk, tuple(after), force=request.force)
+    return after
 
 
 def describe_excluded(chain: OpenChain) -> ExcludeReport:
@@ -176,10 +183,16 @@ def _refuse_ended(chain: OpenChain) -> None:
 def _require_known(client: SlurmClient, names: Iterable[str]) -> None:
     known = client.nodes(tuple(names))
     if isinstance(known, Unobserved):
-        raise SlurmError("looking for the nodes to exclude", part=known.reason, hint="nothing was changed")
+        raise SlurmError(
+            "looking for the nodes to exclude",
+            part=known.reason,
+            hint="nothing was changed; repeat it when Slurm answers",
+        )
     missing = [name for name in names if name not in known]
     if missing:
-        raise UsageError(f"excluding nodes: Slurm has no node {' '.join(missing)}", hint="nothing was changed")
+        raise UsageError(
+            f"excluding nodes: Slurm has no node {' '.join(missing)}", hint="nothing was changed; `sinfo -N` lists them"
+        )
 
 
 def _require_room(chain: OpenChain, desk: Desk, excluded: Sequence[str], *, force: bool) -> None:
@@ -189,7 +202,11 @@ def _require_room(chain: OpenChain, desk: Desk, excluded: Sequence[str], *, forc
     what = f"excluding {len(excluded)} nodes"
     if isinstance(names, Unobserved):
         if not force:
-            raise SlurmError(f"{what}: how many are left is not known", part=names.reason, hint="--force does it")
+            raise SlurmError(
+                f"{what}: how many are left is not known",
+                part=names.reason,
+                hint="nothing was changed; --force does it all the same",
+            )
         return
     left = sorted(names - set(excluded))
     if len(left) < need:

@@ -97,7 +97,11 @@ def _in_root(root: Path) -> list[OpenChain]:
     """The chain in a directory and those directly below it. Raises RecordError when it cannot be listed."""
     names = list_names(root)
     if not isinstance(names, tuple):
-        raise RecordError(f"listing the chains of {root}", part=names.reason if names else "it is not there")
+        raise RecordError(
+            f"listing the chains of {root}",
+            part=names.reason if names else "it is not there",
+            hint="--run-root takes a directory that chains lie in, such as nvrx-chains",
+        )
     return open_chains_below(root, root)
 
 
@@ -190,8 +194,8 @@ def render_list(found: ChainList) -> str:
     if found.hidden:
         lines.append(f"{found.hidden} ended, shown with --all")
     if found.no_answer:
-        lines.append(f"Slurm could not be read, what only it knows is unknown: {found.no_answer}")
-    return "\n".join([*lines, *(f"problem: {problem}" for problem in found.problems)])
+        lines.append(f"Slurm could not be read, what only it knows is unknown: {render_safely(found.no_answer)}")
+    return "\n".join([*lines, *(f"problem: {render_safely(problem)}" for problem in found.problems)])
 
 
 def _cells(chain: ListedChain, now: float) -> tuple[str, ...]:

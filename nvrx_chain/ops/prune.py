@@ -91,7 +91,7 @@ def plan_prune(chain: OpenChain, desk: Desk, request: PruneRequest) -> PrunePlan
         raise SlurmError(
             f"pruning chain {chain.manifest.job_name}: what of it lives is not known",
             part=queue.reason,
-            hint="nothing was removed",
+            hint="nothing was removed; repeat this command when Slurm answers",
         )
     kept = _find_kept(chain, queue, request, desk.clock.now())
     left_alone: dict[str, str] = {}

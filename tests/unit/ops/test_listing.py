@@ -145,6 +145,14 @@ def test_a_hostile_name_cannot_steer_the_terminal(world: World) -> None:
     assert "\x07" not in text
 
 
+def test_what_a_problem_or_slurm_says_cannot_steer_the_terminal() -> None:
+    hostile = "x\x1b[2J\n4711 is fine"
+    found = ChainList(read_at="2026-01-01T00:00:00Z", chains=(), hidden=0, no_answer=hostile, problems=(hostile,))
+    text = render_list(found)
+    assert "\x1b" not in text
+    assert "problem: x\\x1b[2J\\x0a4711 is fine" in text.split("\n")
+
+
 def test_an_unreadable_checkpoint_iteration_is_a_question_mark(world: World, chain: ChainOnDisk) -> None:
     chain.submit(1)
     chain.iteration("release")
