@@ -100,9 +100,9 @@ def _items(words: list[str]) -> list[CompletionItem[str]]:
 
 def _directories() -> list[str]:
     """As one would type them here: the names that hold a chain."""
-    from nvrx_chain.ops.resolve import CHAINS_DIRECTORY
     from nvrx_chain.records.files import list_names
     from nvrx_chain.records.layout import RunDirectory
+    from nvrx_chain.records.near import CHAINS_DIRECTORY
 
     names = list_names(Path(CHAINS_DIRECTORY))
     below = [Path(CHAINS_DIRECTORY, name) for name in (names if isinstance(names, tuple) else ())][:MOST]
@@ -112,21 +112,13 @@ def _directories() -> list[str]:
 def _jobs() -> list[str]:
     """Array jobs of the user that carry the comment of a chain, newest first."""
     from nvrx_chain.slurm.identity import parse_comment
+    from nvrx_chain.slurm.user import user_name
 
-    queue = _quick_client().queue(_user())
+    queue = _quick_client().queue(user_name(os.geteuid()))
     if isinstance(queue, Unobserved):
         return []
     live = {task.array_job_id for task in queue.tasks if not task.state.is_terminal and parse_comment(task.comment)}
     return [str(job) for job in sorted(live, reverse=True)]
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _quick_client() -> CommandLineClient:

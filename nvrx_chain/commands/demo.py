@@ -85,4 +85,8 @@ def _finish(report: DemoReport, *, as_json: bool, plain: bool) -> None:
     else:
         print_report(report, make_console(plain=plain, to_stderr=False))
     if not report.ok:
-        raise DemoError("the demo's expectations", part=", ".join(failures(report.expectations)))
+        raise DemoError(
+            "the demo's expectations",
+            part=", ".join(failures(report.expectations)),
+            hint="--keep leaves the cluster and its logs to look at",
+        )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
+from nvrx_chain.commands.asking import ask
 from nvrx_chain.commands.completing import complete_chain, complete_node
-from nvrx_chain.commands.ops import finish, json_option, open_desk, resolve, slurm_client_option
+from nvrx_chain.commands.desk import finish, json_option, open_desk, resolve, slurm_client_option
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.errors import UsageError
 from nvrx_chain.ops.bad_nodes import find_bad_nodes, read_deaths, render_bad_nodes
@@ -22,6 +22,7 @@ from nvrx_chain.ops.exclude import (
     exclude_nodes,
     parse_nodes,
     read_excluded,
+    refuse_job_ids,
     render_exclude,
 )
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
@@ -74,20 +75,20 @@ def exclude(
     What runs stays where it is; its spares that still wait get the list too.
     """
     if bool(nodes) == bad_nodes or (bad_nodes and remove):
-        raise UsageError("excluding nodes: name nodes, or give --bad-nodes alone")
+        raise UsageError("excluding nodes: name nodes, or give --bad-nodes alone", hint="nodes: n3 or n[01-04,07]")
     desk = open_desk()
+    refuse_job_ids(nodes, desk.client)
     found = resolve(chain, run_dir, desk).chain
     require_own(found, desk.operator)
-    why = reason or f"by {desk.operator.signature}"
-    chosen = _find_bad(found, desk, yes=yes) if bad_nodes else dict.fromkeys(parse_nodes(nodes), why)
-    if not chosen:
-        if as_json:
-            click.echo(msgspec.json.encode(describe_excluded(found)))
-        return
+    chosen = _find_bad(found, desk, yes=yes) if bad_nodes else _name_nodes(nodes, reason, desk)
     request = ExcludeRequest(nodes=chosen, remove=remove, force=force)
     with Progress("excluding, until Slurm shows it", quiet=as_json):
-        report = exclude_nodes(found, desk, request, seconds=timeout)
+        report = exclude_nodes(found, desk, request, seconds=timeout) if chosen else describe_excluded(found)
     finish(report, as_json, render_exclude)
+
+
+def _name_nodes(words: tuple[str, ...], reason: str | None, desk: Desk) -> dict[str, str]:
+    return dict.fromkeys(parse_nodes(words), reason or f"by {desk.operator.signature}")
 
 
 def _find_bad(chain: OpenChain, desk: Desk, *, yes: bool) -> dict[str, str]:
@@ -99,8 +100,5 @@ def _find_bad(chain: OpenChain, desk: Desk, *, yes: bool) -> dict[str, str]:
         return {}
     for line in render_bad_nodes(found).split("\n"):
         click.echo(render_safely(line), err=True)
-    if not yes:
-        if not desk.is_interactive:
-            raise UsageError("excluding what was found: nobody is there to be asked", hint="--yes does it unasked")
-        click.confirm(f"Exclude {' '.join(node.name for node in found)}?", abort=True, err=True)
+    ask(desk, f"Exclude {' '.join(node.name for node in found)}?", yes=yes, found_by="excluding what was found")
     return {node.name: node.reason for node in found}

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import click
 
-from nvrx_chain.commands.ops import chain_options, json_option, open_desk, resolve
+from nvrx_chain.commands.desk import chain_options, json_option, open_desk, resolve
 from nvrx_chain.commands.progress import Progress
 from nvrx_chain.commands.submit import tell_dropped_variables
 from nvrx_chain.ops.chain import require_cluster, require_own
+from nvrx_chain.ops.settle import Desk
 from nvrx_chain.ops.words import render_safely
 from nvrx_chain.submit.extend import extend_chain, render_extended, render_extension
 from nvrx_chain.submit.extension import ExtendRequest, plan_extension
@@ -49,9 +50,13 @@ def extend(chain: str | None, run_dir: Path | None, number: int, dry_run: bool, 
     )
     if dry_run:
         click.echo(render_extension(request, plan_extension(request, desk.client, desk.clock), as_json=as_json))
-        return
+    else:
+        _extend(request, desk, as_json=as_json)
+
+
+def _extend(request: ExtendRequest, desk: Desk, *, as_json: bool) -> None:
     tell_dropped_variables(os.environ)
-    with Progress(f"queueing {number} generations", quiet=as_json):
+    with Progress(f"queueing {request.number} generations", quiet=as_json):
         result = extend_chain(request, desk.client, desk.clock, say=desk.say)
     text = render_extended(result, as_json=as_json)
     # JSON has escapes of its own, and spelling out would break it.

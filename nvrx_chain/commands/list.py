@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from nvrx_chain.commands.ops import json_option, open_desk, slurm_client_option
+from nvrx_chain.commands.desk import json_option, open_desk, slurm_client_option
 from nvrx_chain.ops.listing import list_chains, render_list
 
 

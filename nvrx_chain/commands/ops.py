@@ -1,76 +1,32 @@
 """`nvrx-chain status`, `cancel`, `hold`, `release` and `logs`. Only parses, calls and prints.
 
-Touches: the environment, the current directory, standard output and error.
+Touches: the current directory, standard output and error.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
-import socket
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
 import click
 import msgspec
 
-from nvrx_chain.clock import SystemClock
-from nvrx_chain.commands.completing import complete_chain
+from nvrx_chain.commands.asking import ask
+from nvrx_chain.commands.desk import chain_options, finish, json_option, open_desk, resolve
 from nvrx_chain.commands.progress import Progress
-from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.cancel import CancelReport, ask_before_cancel, cancel_chain, render_cancel
-from nvrx_chain.ops.chain import Operator, require_own
+from nvrx_chain.ops.chain import require_own
 from nvrx_chain.ops.ending import EndingReport, ask_before_ending, end_after_current, render_ending
 from nvrx_chain.ops.hold import hold_chain, release_chain, render_hold
 from nvrx_chain.ops.logs import Emit, Follower, LogRequest, choose_logs, print_tail
 from nvrx_chain.ops.operator import FLAG, act_for_owner
-from nvrx_chain.ops.resolve import Resolved, resolve_chain
+from nvrx_chain.ops.resolve import Resolved
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
 from nvrx_chain.ops.survey import survey_chain
 from nvrx_chain.ops.words import render_safely
-from nvrx_chain.slurm.choose import make_client
-from nvrx_chain.slurm.client_kind import ENVIRONMENT_NAME, SlurmClientKind
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _keep_kind(context: click.Context, _parameter: click.Parameter, word: str) -> None:
-    context.meta[_KIND] = SlurmClientKind(word)
-
-
-_KIND = "nvrx_chain.slurm_client"
-slurm_client_option = click.option(
-    "--slurm-client",
-    type=click.Choice([kind.value for kind in SlurmClientKind]),
-    default=SlurmClientKind.COMMAND.value,
-    show_default=True,
-    envvar=ENVIRONMENT_NAME,
-    show_envvar=True,
-    expose_value=False,
-    callback=_keep_kind,
-    help="How this call asks Slurm: by its programs, or through PySlurm.",
-)
-"""For a command that opens a desk: which Slurm client that gets."""
-
-
-def chain_options(command: _F) -> _F:
-    """What names a chain, the same for every command."""
-    by_directory = click.option(
-        "--run-dir",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="The chain by its run directory, also one whose name looks like a job id.",
-    )
-    return click.argument("chain", required=False, metavar="[CHAIN]", shell_complete=complete_chain)(
-        by_directory(slurm_client_option(command))
-    )
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _timeout_option = click.option(
     "--timeout",
     type=click.FloatRange(min=0),
@@ -133,9 +89,7 @@ def cancel(
     found = resolve(chain, run_dir, desk)
     desk = act_for_owner(found.chain, desk) if as_operator else desk
     require_own(found.chain, desk.operator)
-    if desk.is_interactive and not yes:
-        question = (ask_before_ending if after_current else ask_before_cancel)(found.chain)
-        click.confirm(render_safely(question), abort=True, err=True)
+    ask(desk, (ask_before_ending if after_current else ask_before_cancel)(found.chain), yes=yes)
     stop = end_after_current if after_current else cancel_chain
     with Progress("cancelling, until the queue shows it", quiet=as_json):
         report = stop(found.chain, desk, why=reason, seconds=timeout)
@@ -238,45 +192,3 @@ def _emit(label: str, line: str) -> None:
 
 def _emit_json(label: str, line: str) -> None:
     click.echo(msgspec.json.encode({"schema": 1, "log": label, "line": line}))
-
-
-def resolve(chain: str | None, run_dir: Path | None, desk: Desk) -> Resolved:
-    return resolve_chain(chain, run_dir, desk.client, Path.cwd())
-
-
-def open_desk() -> Desk:
-    """The desk that was handed in, else one with the machine's own clock, Slurm and user."""
-    context = click.get_current_context()
-    given = context.find_object(Desk)
-    if given is not None:
-        return given
-    clock, uid = SystemClock(), os.geteuid()
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
-    return Desk(
-        client=make_client(context.meta.get(_KIND, SlurmClientKind.COMMAND), clock=clock, environ=os.environ),
-        clock=clock,
-        operator=Operator(user=user, uid=uid, host=socket.gethostname()),
-        say=lambda line: click.echo(render_safely(line), err=True),
-        is_interactive=sys.stdin.isatty(),
-    )
-
-
-class _Report(Protocol):
-    @property
-    def is_complete(self) -> bool: ...
-
-
-_R = TypeVar("_R", bound=_Report)
-
-
-def finish(report: _R, as_json: bool, render: Callable[[_R], str]) -> None:
-    """Print a report; end with 1 when it is not complete."""
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        click.echo("\n".join(render_safely(line) for line in render(report).split("\n")))
-    if not report.is_complete:
-        sys.exit(int(ExitCode.FAILED))

@@ -5,21 +5,17 @@ Touches: the current directory, standard output and error.
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import click
 
-from nvrx_chain.commands.ops import chain_options, finish, json_option, open_desk, resolve
-from nvrx_chain.errors import UsageError
+from nvrx_chain.commands.asking import ask
+from nvrx_chain.commands.desk import chain_options, finish, json_option, open_desk, resolve
+from nvrx_chain.commands.progress import Progress
 from nvrx_chain.ops.chain import OpenChain
 from nvrx_chain.ops.prune import KEPT_GENERATIONS, PrunePlan, PruneReport, PruneRequest, plan_prune, render_prune
 from nvrx_chain.ops.prune import prune as remove
-from nvrx_chain.ops.settle import Desk
-from nvrx_chain.ops.words import render_safely
-
-_SHOW_AFTER_SECONDS = 1.0
 
 
 @click.command()
@@ -53,34 +49,12 @@ def prune(
     found = resolve(chain, run_dir, desk).chain
     plan = plan_prune(found, desk, PruneRequest(keep=keep, older_than=timedelta(days=older_than)))
     if not dry_run and plan.doomed:
-        _ask(plan, desk, yes=yes)
-        finish(_remove(found, plan, desk), as_json, render_prune)
+        ask(desk, "Remove these files?", yes=yes, shown=render_prune(plan.report), found_by="pruning a chain")
+        finish(_remove(found, plan, quiet=as_json), as_json, render_prune)
     else:
         finish(plan.report, as_json, render_prune)
 
 
-def _ask(plan: PrunePlan, desk: Desk, *, yes: bool) -> None:
-    if yes:
-        return
-    if not desk.is_interactive:
-        raise UsageError("pruning a chain: nobody is there to be asked", hint="--yes does it unasked")
-    for line in render_prune(plan.report).split("\n"):
-        click.echo(render_safely(line), err=True)
-    click.confirm("Remove these files?", abort=True, err=True)
-
-
-def _remove(chain: OpenChain, plan: PrunePlan, desk: Desk) -> PruneReport:
-    """Remove them; after a second with a bar on a terminal."""
-    began, total, done = desk.clock.monotonic(), max(1, plan.report.bytes), 0
-
-    def show(size: int) -> None:
-        nonlocal done
-        done += size
-        if sys.stderr.isatty() and desk.clock.monotonic() - began > _SHOW_AFTER_SECONDS:
-            share = done / total
-            click.echo(f"\r\x1b[K[{'#' * int(30 * share):<30}] {share:4.0%}", nl=False, err=True)
-
-    report = remove(chain, plan, show)
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", nl=False, err=True)
-    return report
+def _remove(chain: OpenChain, plan: PrunePlan, *, quiet: bool) -> PruneReport:
+    with Progress("removing", total=plan.report.bytes, quiet=quiet) as shown:
+        return remove(chain, plan, shown.advance)

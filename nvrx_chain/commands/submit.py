@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.commands.completing import complete_value
+from nvrx_chain.commands.directory import current_directory
 from nvrx_chain.errors import PreflightError, UsageError
 from nvrx_chain.slurm.choose import make_client
 from nvrx_chain.slurm.client_kind import SlurmClientKind, describe_unproven
@@ -22,7 +22,7 @@ from nvrx_chain.submit.options import OPTIONS
 from nvrx_chain.submit.places import own_places
 from nvrx_chain.submit.preview import preview_chain
 from nvrx_chain.submit.problem import Severity
-from nvrx_chain.submit.settings import read_settings
+from nvrx_chain.submit.settings import Settings, read_settings
 from nvrx_chain.submit.show import render_preview, render_settings
 
 # A dry run is typed often; a controller that is down must not hold it up for the 25 s of a real submit.
@@ -74,21 +74,30 @@ def submit(**flags: Any) -> None:
     """
     directory = current_directory(os.environ)
     settings = read_settings(flags, os.environ, directory)
-    as_json = settings.switch("json")
+    as_json, parsable = settings.switch("json"), settings.switch("parsable")
     if settings.switch("show-config"):
         click.echo(render_settings(settings, as_json=as_json))
         return
+    _refuse_two_outputs(as_json=as_json, parsable=parsable)
     config = build_config(
         settings, directory=directory, interpreter=sys.executable, environ=os.environ, own_places=own_places()
     )
-    if as_json and settings.switch("parsable"):
-        raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
-    kind = SlurmClientKind(settings.text("slurm-client"))
-    tell_unproven(kind)
+    kind = _choose_client(settings)
     if settings.switch("dry-run"):
         _dry_run(config, kind, as_json=as_json)
     else:
-        _submit(config, kind, as_json=as_json, parsable=settings.switch("parsable"))
+        _submit(config, kind, as_json=as_json, parsable=parsable)
+
+
+def _choose_client(settings: Settings) -> SlurmClientKind:
+    kind = SlurmClientKind(settings.text("slurm-client"))
+    tell_unproven(kind)
+    return kind
+
+
+def _refuse_two_outputs(*, as_json: bool, parsable: bool) -> None:
+    if as_json and parsable:
+        raise UsageError("choosing the output: --json and --parsable exclude each other", hint="leave one of them out")
 
 
 def _dry_run(config: ChainConfig, kind: SlurmClientKind, *, as_json: bool) -> None:
@@ -128,14 +137,3 @@ def tell_dropped_variables(environ: Mapping[str, str]) -> None:
     dropped = [name for name in scrubbed_environment(environ)[1] if name.startswith(_ENCLOSING_JOB)]
     if dropped:
         click.echo(f"note: kept from sbatch, they belong to another job or site: {' '.join(dropped)}", err=True)
-
-
-def current_directory(environ: Mapping[str, str]) -> Path:
-    """The current directory as the shell names it, links kept: the real path of an automounter is often this node's."""
-    shell_name = environ.get("PWD", "")
-    try:
-        if os.path.isabs(shell_name) and os.path.samefile(shell_name, "."):
-            return Path(shell_name)
-    except OSError:
-        pass
-    return Path.cwd()

@@ -5,7 +5,6 @@ Touches: the current directory, standard output and error, inotify.
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
 import threading
@@ -14,11 +13,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from nvrx_chain.commands.ops import chain_options, json_option, open_desk, resolve
+from nvrx_chain.commands.desk import chain_options, json_option, open_desk, resolve
+from nvrx_chain.commands.progress import Progress
+from nvrx_chain.ops.chain import OpenChain
+from nvrx_chain.ops.settle import Desk
 from nvrx_chain.ops.waiting import QueueTurns, Waiter, WaitReport, render_wait
 from nvrx_chain.ops.words import render_safely
-
-_CLEAR_LINE = "\r\x1b[K"
 
 
 @click.command()
@@ -38,20 +38,24 @@ def wait(chain: str | None, run_dir: Path | None, until_held: bool, timeout: flo
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk).chain
-    waiter = Waiter(
-        chain=found,
+    with Progress("waiting", quiet=as_json) as shown:
+        report = _run(_waiter(found, desk, shown, until_held=until_held, timeout=timeout))
+    text = "\n".join(render_safely(line) for line in render_wait(report).split("\n"))
+    click.echo(msgspec.json.encode(report) if as_json else text)
+    sys.exit(report.exit_code)
+
+
+def _waiter(chain: OpenChain, desk: Desk, shown: Progress, *, until_held: bool, timeout: float | None) -> Waiter:
+    return Waiter(
+        chain=chain,
         client=desk.client,
         clock=desk.clock,
-        show=_show,
+        show=shown.tell,
         wake=threading.Event(),
         until_held=until_held,
         timeout_seconds=timeout,
         turns=QueueTurns(clock=desk.clock),
     )
-    report = _run(waiter)
-    text = "\n".join(render_safely(line) for line in render_wait(report).split("\n"))
-    click.echo(msgspec.json.encode(report) if as_json else text)
-    sys.exit(report.exit_code)
 
 
 def _run(waiter: Waiter) -> WaitReport:
@@ -63,13 +67,3 @@ def _run(waiter: Waiter) -> WaitReport:
     except KeyboardInterrupt:
         # As a shell counts: 1 would say that the chain is exhausted.
         sys.exit(128 + signal.SIGINT)
-    finally:
-        if sys.stderr.isatty():
-            click.echo(_CLEAR_LINE, nl=False, err=True)
-
-
-def _show(line: str) -> None:
-    """One line on a terminal, always the same one."""
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns - 1
-        click.echo(f"{_CLEAR_LINE}{render_safely(line)[:width]}", nl=False, err=True)

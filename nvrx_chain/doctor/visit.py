@@ -114,7 +114,7 @@ class Visitor:
                 place=Unobserved(
                     f"no node free within {request.wait_seconds:g} s, Slurm says {task.reason or 'nothing'}"
                 ),
-                mend="--wait SECONDS waits longer, --partition and --on-node NODE choose another place",
+                mend="--timeout SECONDS waits longer, --partition and --on-node NODE choose another place",
             )
         return NodeVisit(
             place=Unobserved("the job ended before it was looked at"),

@@ -96,7 +96,7 @@ def _find_current(chain: OpenChain, desk: Desk, seconds: float) -> int | None:
             raise SlurmError(
                 f"ending chain {chain.manifest.job_name} after what runs: the queue could not be read",
                 part=queue.reason,
-                hint="nothing was changed",
+                hint="nothing was changed; repeat this command when Slurm answers",
             )
         desk.clock.wait(threading.Event(), POLL_SECONDS)
 

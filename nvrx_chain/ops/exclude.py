@@ -8,7 +8,7 @@ Touches: excluded.json, Slurm.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,13 +18,17 @@ from nvrx_chain.errors import PreflightError, RecordError, SlurmError, Unobserve
 from nvrx_chain.ops.chain import OpenChain, read_chain_queue, require_cluster, require_own
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk, settle
 from nvrx_chain.records.control import Excluded
+from nvrx_chain.records.excluded import read_excluded_nodes
 from nvrx_chain.records.files import read_record
 from nvrx_chain.records.manifest import SubmissionIntent
 from nvrx_chain.slurm.chain_queue import ChainQueue, describe_left_alone
 from nvrx_chain.slurm.client import SlurmClient
+from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.nodelist import expand_nodes, fold_nodes
 
 log = logging.getLogger(__name__)
+
+_FORMS = "nodes are named as n3 or n[01-04,07]"
 
 
 class ExcludeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +68,23 @@ def parse_nodes(words: Sequence[str]) -> tuple[str, ...]:
         try:
             names = expand_nodes(word)
         except ValueError as error:
-            raise UsageError("reading the nodes to exclude", part=str(error)) from error
+            raise UsageError("reading the nodes to exclude", part=str(error), hint=_FORMS) from error
         if not names:
-            raise UsageError(f"reading the nodes to exclude: {word!r} names none")
+            raise UsageError(f"reading the nodes to exclude: {word!r} names none", hint=_FORMS)
         found += names
     return tuple(dict.fromkeys(found))
+
+
+def refuse_job_ids(words: Sequence[str], client: SlurmClient) -> None:
+    """Raise UsageError for a job id among the nodes: other commands take the chain as their first word."""
+    jobs = [word for word in words if parse_job_name(word) is not None]
+    known = client.nodes(tuple(jobs)) if jobs else {}
+    job = next((word for word in jobs if isinstance(known, Unobserved) or word not in known), None)
+    if job is not None:
+        raise UsageError(
+            f"reading the nodes to exclude: {job} looks like a job id, and Slurm shows no node of that name",
+            hint=f"a chain is named by --chain: nvrx-chain exclude --chain {job} NODES",
+        )
 
 
 def exclude_nodes(
@@ -83,12 +99,7 @@ def exclude_nodes(
     _refuse_ended(chain)
     require_cluster(chain, desk.client)
     before = read_excluded(chain)
-    if request.remove:
-        after = {name: why for name, why in before.items() if name not in request.nodes}
-    else:
-        _require_known(desk.client, request.nodes)
-        after = {**request.nodes, **before}
-        _require_room(chain, desk, tuple(after), force=request.force)
+    after = _choose(chain, desk, request, before)
     removed = tuple(name for name in request.nodes if request.remove)
     chain.files.write_excluded(
         Excluded(
@@ -114,6 +125,16 @@ def exclude_nodes(
     )
 
 
+def _choose(chain: OpenChain, desk: Desk, request: ExcludeRequest, before: Mapping[str, str]) -> dict[str, str]:
+    """What the chain keeps away from afterwards, with the reasons. Raises when that may not be."""
+    if request.remove:
+        return {name: why for name, why in before.items() if name not in request.nodes}
+    _require_known(desk.client, request.nodes)
+    after = {**request.nodes, **before}
+    _require_room(chain, desk, tuple(after), force=request.force)
+    return after
+
+
 def describe_excluded(chain: OpenChain) -> ExcludeReport:
     """The report of doing nothing: what the chain keeps away from. Raises RecordError."""
     return ExcludeReport(
@@ -132,10 +153,8 @@ def describe_excluded(chain: OpenChain) -> ExcludeReport:
 
 def read_excluded(chain: OpenChain) -> dict[str, str]:
     """The nodes that the chain keeps away from, by its record, else by its submit. Raises RecordError."""
-    record = chain.files.look_for_excluded()
-    if isinstance(record, Unobserved):
-        raise RecordError(f"reading the excluded nodes of the chain: {record.reason}", hint="mend or move the file")
-    return _of_submit(chain) if record is None else dict(record.nodes)
+    nodes = read_excluded_nodes(chain.files)
+    return _of_submit(chain) if nodes is None else nodes
 
 
 def _of_submit(chain: OpenChain) -> dict[str, str]:
@@ -162,10 +181,16 @@ def _refuse_ended(chain: OpenChain) -> None:
 def _require_known(client: SlurmClient, names: Iterable[str]) -> None:
     known = client.nodes(tuple(names))
     if isinstance(known, Unobserved):
-        raise SlurmError("looking for the nodes to exclude", part=known.reason, hint="nothing was changed")
+        raise SlurmError(
+            "looking for the nodes to exclude",
+            part=known.reason,
+            hint="nothing was changed; repeat it when Slurm answers",
+        )
     missing = [name for name in names if name not in known]
     if missing:
-        raise UsageError(f"excluding nodes: Slurm has no node {' '.join(missing)}", hint="nothing was changed")
+        raise UsageError(
+            f"excluding nodes: Slurm has no node {' '.join(missing)}", hint="nothing was changed; `sinfo -N` lists them"
+        )
 
 
 def _require_room(chain: OpenChain, desk: Desk, excluded: Sequence[str], *, force: bool) -> None:
@@ -175,7 +200,11 @@ def _require_room(chain: OpenChain, desk: Desk, excluded: Sequence[str], *, forc
     what = f"excluding {len(excluded)} nodes"
     if isinstance(names, Unobserved):
         if not force:
-            raise SlurmError(f"{what}: how many are left is not known", part=names.reason, hint="--force does it")
+            raise SlurmError(
+                f"{what}: how many are left is not known",
+                part=names.reason,
+                hint="nothing was changed; --force does it all the same",
+            )
         return
     left = sorted(names - set(excluded))
     if len(left) < need:

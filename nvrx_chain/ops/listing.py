@@ -16,11 +16,13 @@ import msgspec
 from nvrx_chain.clock import Clock, format_time, parse_time, render_age
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, open_run_directory
-from nvrx_chain.ops.resolve import CHAINS_DIRECTORY, open_chains_below
+from nvrx_chain.ops.resolve import open_chains_below
 from nvrx_chain.ops.status import ChainState, ChainStatus, GenerationState
 from nvrx_chain.ops.survey import survey_with
 from nvrx_chain.ops.words import render_safely
+from nvrx_chain.records.control import ChainOutcome
 from nvrx_chain.records.files import list_names
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.records.progress import UNREADABLE
 from nvrx_chain.slurm.chain_queue import ChainQueue, sort_queue
 from nvrx_chain.slurm.client import SlurmClient
@@ -43,7 +45,7 @@ class ListedChain(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     run_directory: str
     state: ChainState
-    verdict: str | None
+    verdict: ChainOutcome | None
     generation: int
     submitted: int
     array_job_id: int | None
@@ -95,7 +97,11 @@ def _in_root(root: Path) -> list[OpenChain]:
     """The chain in a directory and those directly below it. Raises RecordError when it cannot be listed."""
     names = list_names(root)
     if not isinstance(names, tuple):
-        raise RecordError(f"listing the chains of {root}", part=names.reason if names else "it is not there")
+        raise RecordError(
+            f"listing the chains of {root}",
+            part=names.reason if names else "it is not there",
+            hint="--run-root takes a directory that chains lie in, such as nvrx-chains",
+        )
     return open_chains_below(root, root)
 
 
@@ -161,7 +167,7 @@ def _row(seen: ChainStatus, chain: OpenChain) -> ListedChain:
         user=seen.user,
         run_directory=os.path.abspath(chain.directory.path),
         state=seen.state,
-        verdict=seen.verdict.verdict.value if seen.verdict is not None else None,
+        verdict=seen.verdict,
         generation=newest.sequence if newest is not None else 0,
         submitted=max((one.sequence for one in seen.generations), default=0),
         array_job_id=newest.array_job_id if newest is not None else None,
@@ -188,8 +194,8 @@ def render_list(found: ChainList) -> str:
     if found.hidden:
         lines.append(f"{found.hidden} ended, shown with --all")
     if found.no_answer:
-        lines.append(f"Slurm could not be read, what only it knows is unknown: {found.no_answer}")
-    return "\n".join([*lines, *(f"problem: {problem}" for problem in found.problems)])
+        lines.append(f"Slurm could not be read, what only it knows is unknown: {render_safely(found.no_answer)}")
+    return "\n".join([*lines, *(f"problem: {render_safely(problem)}" for problem in found.problems)])
 
 
 def _cells(chain: ListedChain, now: float) -> tuple[str, ...]:
@@ -198,7 +204,7 @@ def _cells(chain: ListedChain, now: float) -> tuple[str, ...]:
     target = f"/{chain.target_iteration}" if chain.target_iteration is not None else ""
     return (
         render_safely(chain.name),
-        chain.verdict or chain.state.value,
+        chain.verdict.verdict.value if chain.verdict else chain.state.value,
         f"{chain.generation}/{chain.submitted}",
         f"{iteration}{target}",
         render_age(now - submitted.timestamp()) if submitted is not None else "?",

@@ -74,11 +74,15 @@ def act_for_owner(
         raise IdentityError(
             what,
             part=f"its manifest names {manifest.user}, who is not known here as uid {manifest.uid}",
-            hint="nothing was done",
+            hint="nothing was done; let its user do it, or a machine that knows the user",
         )
     try:
         become(account.user, account.uid, account.gid)
     except OSError as error:
-        raise IdentityError(what, part=f"becoming {account.user}: {error.strerror or error}") from error
+        raise IdentityError(
+            what,
+            part=f"becoming {account.user}: {error.strerror or error}",
+            hint="nothing was done; root of a container or of a user namespace cannot: do it on the host",
+        ) from error
     acting = Operator(user=account.user, uid=account.uid, host=operator.host, on_behalf=operator.user)
     return dataclasses.replace(desk, operator=acting)

@@ -17,6 +17,7 @@ from nvrx_chain.errors import IdentityError, RecordError, Unobserved, UsageError
 from nvrx_chain.ops.chain import OpenChain, open_run_directory
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.slurm.chain_queue import sort_queue
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import parse_comment
@@ -24,9 +25,6 @@ from nvrx_chain.slurm.job_name import JobName, parse_job_name
 from nvrx_chain.slurm.model import JobDetail, QueueReading
 
 log = logging.getLogger(__name__)
-
-CHAINS_DIRECTORY = "nvrx-chains"
-"""Where submit makes run directories that nobody named."""
 
 _NAME_A_DIRECTORY = "name its run directory"
 _MOST_NAMED = 5
@@ -48,7 +46,11 @@ def resolve_chain(name: str | None, run_directory: Path | None, client: SlurmCli
     there is none, IdentityError when the named job is not of a chain.
     """
     if name is not None and run_directory is not None:
-        raise UsageError("choosing a chain: it is named twice", part=f"{name} and --run-dir {run_directory}")
+        raise UsageError(
+            "choosing a chain: it is named twice",
+            part=f"{name} and --run-dir {run_directory}",
+            hint="leave one of them out",
+        )
     if run_directory is not None:
         return Resolved(chain=open_run_directory(here / run_directory))
     if name is None:
@@ -100,7 +102,11 @@ def _follow(job: JobName, detail: JobDetail) -> OpenChain:
             hint="the records of the older chain are in its history/",
         )
     if chain.manifest.user != detail.user:
-        raise IdentityError(what, part=f"it belongs to {detail.user}, and the chain to {chain.manifest.user}")
+        raise IdentityError(
+            what,
+            part=f"it belongs to {detail.user}, and the chain to {chain.manifest.user}",
+            hint=f"{_NAME_A_DIRECTORY}, if it is the chain that you mean",
+        )
     return chain
 
 
@@ -136,7 +142,11 @@ def _find_only(client: SlurmClient, here: Path) -> OpenChain:
             hint="name a run directory or a job",
         )
     word = "live chains" if undecided else "ended chains"
-    raise UsageError(f"choosing a chain: {len(candidates)} {word}", part=_listed(candidates), hint="name one")
+    raise UsageError(
+        f"choosing a chain: {len(candidates)} {word}",
+        part=_listed(candidates),
+        hint="name one of them, by its directory or a job",
+    )
 
 
 def _is_undecided(chain: OpenChain) -> bool:

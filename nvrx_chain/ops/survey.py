@@ -13,7 +13,8 @@ from typing import TypeVar
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, find_other_cluster, read_chain_queue
-from nvrx_chain.ops.status import ChainFacts, ChainStatus, GenerationFiles, build_status
+from nvrx_chain.ops.status import ChainStatus
+from nvrx_chain.ops.status_build import ChainFacts, GenerationFiles, build_status
 from nvrx_chain.records.control import Drained, Lease
 from nvrx_chain.records.cycle_info import count_cycles
 from nvrx_chain.records.files import list_names, read_record

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from nvrx_chain.clock import Clock, render_age
+from nvrx_chain.clock import Clock
 from nvrx_chain.errors import ExitCode, RecordError, Unobserved
 from nvrx_chain.ops.chain import OpenChain, find_other_cluster, read_chain_queue
 from nvrx_chain.records.control import ChainOutcome, Lease
@@ -67,7 +67,7 @@ EXIT_CODES: dict[WaitEnd, ExitCode] = {
 
 
 class WaitReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How the waiting ended. `still_there`: array jobs that had a live task when it did, None when not known."""
+    """How the waiting ended. `live_jobs`: array jobs that had a live task when it did, None when not known."""
 
     schema: int = 1
     chain_id: str
@@ -77,7 +77,7 @@ class WaitReport(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     why: str
     verdict: ChainOutcome | None
-    still_there: tuple[int, ...] | None
+    live_jobs: tuple[int, ...] | None
     waited_seconds: float
 
 
@@ -136,7 +136,7 @@ class Waiter:
                 end = WaitEnd.TIMED_OUT, f"not ended within {self.timeout_seconds:g} s"
             if end is not None:
                 return self._report(*end, waited)
-            self.show(f"{self._describe()}; waited {render_age(waited)}")
+            self.show(self._describe())
             self._pause(waited)
 
     def _pause(self, waited: float) -> None:
@@ -265,7 +265,7 @@ class Waiter:
             exit_code=int(EXIT_CODES[end]),
             why=why,
             verdict=self._verdict(),
-            still_there=queue.live_jobs if isinstance(queue, ChainQueue) else None,
+            live_jobs=queue.live_jobs if isinstance(queue, ChainQueue) else None,
             waited_seconds=round(waited, 1),
         )
 
@@ -274,6 +274,6 @@ def render_wait(report: WaitReport) -> str:
     """The end in one line, and what has not left yet in another."""
     line = f"{report.name} (chain {report.chain_id}): {report.end.value.replace('_', ' ')}, {report.why}"
     has_ended = report.end.value in {verdict.value for verdict in Verdict}
-    if has_ended and report.still_there:
-        line += f"\nstill in the queue: {' '.join(str(job) for job in report.still_there)}"
+    if has_ended and report.live_jobs:
+        line += f"\nstill in the queue: {' '.join(str(job) for job in report.live_jobs)}"
     return line

@@ -264,6 +264,6 @@ def _as_data(request: ExtendRequest, extension: Extension) -> dict[str, Any]:
         ],
         "queued_tasks": request.manifest.shape.total * len(extension.to_queue),
         "held": extension.held,
-        "adopted": extension.adopted,
+        "adopted": tuple(extension.adopted.values()),
         "no_answer": extension.no_answer,
     }

@@ -22,6 +22,6 @@ def test_a_chain_is_listed_waited_for_and_tidied_up(cluster: Cluster, submit: Su
     )
     assert waited.returncode == 0, waited.stdout + waited.stderr
     assert json.loads(waited.stdout)["end"] == "completed"
-    assert json.loads(waited.stdout)["still_there"] == []
+    assert json.loads(waited.stdout)["live_jobs"] == []
     assert chain.cli("prune", "--keep=0", "--yes", "--json")["files"] > 0
     assert chain.iteration() == 30, "a checkpoint was touched"

@@ -113,7 +113,7 @@ def test_a_controller_that_hangs_is_bad_within_ten_seconds_and_no_job_is_submitt
 @pytest.mark.slow
 def test_without_a_free_node_the_job_is_given_up_and_says_what_it_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     with cluster.occupied(cluster.sandbox.node_names):
-        report = doctor(cluster, "--run-root", str(run_root(tmp_path)), "--on-node", "--wait", "5")
+        report = doctor(cluster, "--run-root", str(run_root(tmp_path)), "--on-node", "--timeout", "5")
         assert not [row for row in own_rows(cluster) if row.is_live]
     assert grade(report, "job", "node") == "unknown"
     assert "Slurm says" in seen(report, "job", "node")

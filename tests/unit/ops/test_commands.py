@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -259,3 +261,30 @@ def test_what_an_error_quotes_of_a_file_does_not_steer_the_terminal(tmp_path: Pa
     assert done.returncode != 0
     assert "\\x1b]0;owned" in done.stderr
     assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(("words", "term"), [((), "xterm"), (("--json",), "xterm"), ((), "dumb")])
+def test_wait_shows_what_the_chain_does_to_a_person_at_a_terminal_only(
+    chain: ChainOnDisk, words: tuple[str, ...], term: str
+) -> None:
+    chain.submit(1)
+    own, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nvrx_chain", "wait", f"--run-dir={chain.run.path}", "--timeout=3", *words],
+        env={**NO_SLURM, "COLUMNS": "200", "TERM": term},
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        cwd=ROOT,
+    )
+    os.close(theirs)
+    seen = b""
+    # Reading from a terminal whose other end is closed fails.
+    with contextlib.suppress(OSError):
+        while part := os.read(own, 4096):
+            seen += part
+    os.close(own)
+    assert process.wait(timeout=60) == 124
+    if words or term == "dumb":
+        assert seen == b""
+    else:
+        assert b"train: Slurm could not be read" in seen

@@ -143,6 +143,14 @@ def test_the_record_of_an_older_chain_is_none_of_ours(world: World, chain: Chain
     assert exclude(world, chain, "n8").nodes == {"n8": "it is slow"}
 
 
+def test_a_list_that_cannot_be_read_is_not_taken_for_an_empty_one(world: World, chain: ChainOnDisk) -> None:
+    chain.submit_three()
+    chain.run.excluded.write_text("{")
+    with pytest.raises(RecordError, match=r"excluded\.json.*mend or move the file"):
+        exclude(world, chain, "n8")
+    assert chain.run.excluded.read_text() == "{"
+
+
 def test_names_are_unfolded_and_text_that_is_none_is_refused() -> None:
     assert parse_nodes(["n[1-2]", "n2", "x"]) == ("n1", "n2", "x")
     for word in ("n[1-", "", "a b", "n1;reboot"):
@@ -207,6 +215,29 @@ def test_the_command_takes_nodes_or_bad_nodes(world: World, chain: ChainOnDisk) 
     record = read_record(chain.run.excluded, Excluded)
     assert isinstance(record, Excluded)
     assert record.by == "alice on login"
+
+
+@pytest.mark.parametrize("word", ["4711", "4711_3", "4711_[2-4%2]"])
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_job_id_among_the_nodes_is_told_how_a_chain_is_named(
+    world: World, chain: ChainOnDisk, word: str, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain.submit(1)
+    if not answers:
+        world.slurm.always("nodes", Unobserved("away"))
+    # Also where no chain is near, and its name would be missed first.
+    monkeypatch.chdir(world.root)
+    with pytest.raises(UsageError, match="looks like a job id") as caught:
+        run(world, word, "n3")
+    assert caught.value.hint == f"a chain is named by --chain: nvrx-chain exclude --chain {word} NODES"
+    assert not chain.run.excluded.exists()
+
+
+def test_a_node_whose_name_is_a_number_is_a_node(world: World, chain: ChainOnDisk) -> None:
+    chain.submit(1)
+    world.slurm.restore_node("4711")
+    assert run(world, "4711", "--run-dir", str(chain.run.path)).exit_code == 0
+    assert "4711" in chain.run.excluded.read_text()
 
 
 def test_a_client_that_does_not_show_the_list_is_never_taken_for_done(world: World, chain: ChainOnDisk) -> None:

@@ -68,7 +68,8 @@ def test_ended_chains_are_shown_with_all_only(world: World, chain: ChainOnDisk) 
     assert (few.chains, few.hidden) == ((), 1)
     assert "1 ended, shown with --all" in render_list(few)
     (line,) = look(world, here=chain.run.path, include_ended=True).chains
-    assert line.verdict == "completed"
+    assert line.verdict is not None
+    assert line.verdict.verdict is Verdict.COMPLETED
 
 
 def test_a_chain_that_ran_dry_is_shown(world: World, chain: ChainOnDisk) -> None:
@@ -142,6 +143,14 @@ def test_a_hostile_name_cannot_steer_the_terminal(world: World) -> None:
     text = render_list(look(world, here=elsewhere(world)))
     assert "\x1b" not in text
     assert "\x07" not in text
+
+
+def test_what_a_problem_or_slurm_says_cannot_steer_the_terminal() -> None:
+    hostile = "x\x1b[2J\n4711 is fine"
+    found = ChainList(read_at="2026-01-01T00:00:00Z", chains=(), hidden=0, no_answer=hostile, problems=(hostile,))
+    text = render_list(found)
+    assert "\x1b" not in text
+    assert "problem: x\\x1b[2J\\x0a4711 is fine" in text.split("\n")
 
 
 def test_an_unreadable_checkpoint_iteration_is_a_question_mark(world: World, chain: ChainOnDisk) -> None:

@@ -85,7 +85,7 @@ def test_tasks_that_are_leaving_are_waited_for(world: World, chain: ChainOnDisk)
     world.clock.after(600, lambda: chain.decide(Verdict.CANCELLED))
     world.clock.after(609, lambda: end_all(world, *jobs))
     report = wait_for(world, chain)
-    assert report.still_there == ()
+    assert report.live_jobs == ()
     assert report.waited_seconds >= 609
 
 
@@ -93,7 +93,7 @@ def test_tasks_that_do_not_leave_are_named_after_a_while(world: World, chain: Ch
     job = chain.submit(1)
     world.clock.after(10, lambda: chain.decide(Verdict.CANCELLED))
     report = wait_for(world, chain)
-    assert report.still_there == (job,)
+    assert report.live_jobs == (job,)
     assert LEAVING_SECONDS <= report.waited_seconds <= LEAVING_SECONDS + 30
 
 
@@ -165,7 +165,7 @@ def test_an_outage_of_the_controller_is_survived(world: World, chain: ChainOnDis
     world.clock.after(7200, lambda: world.slurm.always("queue", Unobserved("still away")))
     world.clock.after(9000, lambda: chain.decide(Verdict.COMPLETED))
     report = wait_for(world, chain)
-    assert (report.end, report.still_there) == (WaitEnd.COMPLETED, None)
+    assert (report.end, report.live_jobs) == (WaitEnd.COMPLETED, None)
     assert any("Slurm could not be read: squeue did not answer" in line for line in world.said)
     assert jobs
 
@@ -257,7 +257,7 @@ def test_a_short_chain_is_not_waited_for_a_minute_longer(world: World, chain: Ch
     world.clock.after(12, lambda: chain.decide(Verdict.COMPLETED))
     world.clock.after(15, lambda: end_all(world, job))
     report = wait_for(world, chain)
-    assert (report.still_there, report.waited_seconds <= 30) == ((), True), report
+    assert (report.live_jobs, report.waited_seconds <= 30) == ((), True), report
 
 
 def test_progress_names_generation_and_iteration(world: World, chain: ChainOnDisk) -> None:
@@ -265,7 +265,7 @@ def test_progress_names_generation_and_iteration(world: World, chain: ChainOnDis
     chain.lease(first, "training")
     chain.iteration("70")
     wait_for(world, chain, timeout=30)
-    assert f"train: generation 1 of 3 ({first}) training, iteration 70; waited" in world.said[-1]
+    assert f"train: generation 1 of 3 ({first}) training, iteration 70" in world.said[-1]
 
 
 def test_the_command_prints_and_exits(world: World, chain: ChainOnDisk) -> None:

@@ -695,13 +695,13 @@ def test_a_dry_run_shows_exactly_what_is_then_sent_and_changes_nothing(site: Sit
 
 
 def test_a_dry_run_as_data_is_the_same(site: Site) -> None:
-    site.submit()
+    job = site.submit().array_job_ids[2]
     forget_id(site, 3)
     hold_chain(open_run_directory(site.directory), desk(site))
     asked = request(site)
     shown = msgspec.json.decode(render_extension(asked, plan_extension(asked, site.slurm, site.clock), as_json=True))
     assert (shown["dry_run"], shown["held"], shown["queued_tasks"]) == (True, True, 5)
-    assert list(shown["adopted"]) == ["3"]
+    assert shown["adopted"] == [job], "as the list of the extend itself"
     assert [(each["sequence"], each["argv"][0], "--hold" in each["argv"]) for each in shown["generations"]] == [
         (4, "sbatch", True)
     ]
