@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from nvrx_chain.clock import Clock
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.generation.board import Board
+from nvrx_chain.generation.votes import VoteWatch, lasting_seconds
 from nvrx_chain.liveness import LeaseWatch
 from nvrx_chain.records import control
 from nvrx_chain.records.chain import ChainFiles
@@ -81,7 +82,14 @@ class BoardWatcher:
     """Reads `board` every `interval_seconds`, and all leases when `all_leases`, else task 0's only."""
 
     def __init__(
-        self, board: Board, chain: ChainFiles, clock: Clock, interval_seconds: float, *, all_leases: bool
+        self,
+        board: Board,
+        chain: ChainFiles,
+        clock: Clock,
+        interval_seconds: float,
+        *,
+        all_leases: bool,
+        total_tasks: int = 1,
     ) -> None:
         self._board = board
         self._chain = chain
@@ -96,6 +104,8 @@ class BoardWatcher:
         self._latest = Snapshot(taken_at=clock.monotonic())
         self._sighted_at = float("-inf")
         self._looked_at = clock.monotonic()
+        self._votes = VoteWatch(lasting_seconds(total_tasks))
+        self._reads_votes = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="board-watcher", daemon=True)
 
@@ -111,6 +121,13 @@ class BoardWatcher:
     def latest(self) -> Snapshot:
         """The newest picture."""
         return self._latest
+
+    def read_votes(self, wanted: bool) -> None:
+        """Whether to look who says that task 0 is silent; for who has a reason to ask.
+
+        In a big array hundreds of such files may lie there for the rest of the generation.
+        """
+        self._reads_votes = wanted
 
     def _run(self) -> None:
         while not self._clock.wait(self._stop, self._interval):
@@ -134,6 +151,7 @@ class BoardWatcher:
         closed = board.closed()
         self._note_gap()
         directory = board.directory
+        exits = self._read_exits(listed)
         return Snapshot(
             taken_at=began,
             closed=None if isinstance(closed, Unobserved) else closed,
@@ -143,14 +161,30 @@ class BoardWatcher:
             leases=self._views(began),
             joined=joined,
             left=left,
-            launcher_exits=self._read_exits(listed),
+            launcher_exits=exits,
             no_restart=board.no_restart() if directory.no_restart.name in listed else None,
             walltime=directory.walltime.name in listed,
             cleared=directory.cleared.name in listed,
             inquiry=board.inquiry() if directory.inquiry.name in listed else None,
             drained=self._own_drain(listed),
-            silenced=tuple(task for task in _indices(listed, "silence") if board.says_silent(task)),
+            silenced=self._read_silenced(listed, frozenset(joined) - {0, *left}, exits),
         )
+
+    def _read_silenced(
+        self, listed: tuple[str, ...], live: frozenset[int], exits: tuple[control.LauncherExit, ...]
+    ) -> tuple[int, ...]:
+        """Who says now that task 0 is silent; () also while fewer ever said so than it takes to close."""
+        if not self._reads_votes:
+            self._votes.forget()
+            return ()
+        tasks = _indices(listed, "silence")
+        self._votes.note(tasks, self._clock.monotonic())
+        lost = {e.array_task_id for e in exits if e.rendezvous_lost}
+        if 2 * len({*tasks, *lost} & live) <= len(live):
+            return ()
+        for task in tasks:
+            self._votes.observe(task, self._board.silence(task), self._clock.monotonic())
+        return self._votes.silent(self._clock.monotonic())
 
     def _own_drain(self, listed: tuple[str, ...]) -> control.Drained | None:
         own = self._board.identity.array_task_id
