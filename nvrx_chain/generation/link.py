@@ -47,6 +47,8 @@ MAX_WORDS_PER_SECOND = 500.0
 BLIND_SECONDS = 4.0
 """A peer that has not read for so long speaks as often as a small array does: task 0 waits for its word."""
 AGAIN_SECONDS = 2.0
+LEAST_BLIND_SECONDS = 3.0
+"""The least for which a peer must have read nothing to count as blind; a read takes less."""
 FRESH_SECONDS = 1.0
 """A peer that has not read for so long speaks twice: the second time with a nonce that was given just now."""
 NEVER = float("inf")
@@ -79,6 +81,10 @@ class Link(Protocol):
         """How long ago it was known that the directory stalls for everybody; infinite when it is not known."""
         ...
 
+    def maybe_excused_seconds(self) -> float:
+        """How long ago, at the earliest, a lease was last excused, for all that this end knows."""
+        ...
+
     def host_silent_seconds(self) -> float:
         """For how long a peer that reached task 0's run-task has got no answer; 0 for anybody else."""
         ...
@@ -88,6 +94,9 @@ class NoLink:
     """For a task that has none: nobody excuses it, and it says nothing about the host."""
 
     def excused_seconds(self) -> float:
+        return NEVER
+
+    def maybe_excused_seconds(self) -> float:
         return NEVER
 
     def host_silent_seconds(self) -> float:
@@ -116,6 +125,9 @@ class HostLink:
 
     def excused_seconds(self) -> float:
         return NEVER if self._excused_at is None else self._clock.monotonic() - self._excused_at
+
+    def maybe_excused_seconds(self) -> float:
+        return self.excused_seconds()
 
     def host_silent_seconds(self) -> float:
         return 0.0
@@ -209,7 +221,7 @@ class Host:
 
 
 class PeerLink:
-    """A peer's end. `find_host` says where task 0 listens (None: not known yet), `read_age` how old its picture is."""
+    """A peer's end. `find_host` says where task 0 listens (None: not known yet), `unread` for how long a read hangs."""
 
     def __init__(
         self,
@@ -218,15 +230,16 @@ class PeerLink:
         interval_seconds: float,
         *,
         find_host: Callable[[], Host | None],
-        read_age: Callable[[], float],
+        unread: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._task = task
         self._interval = interval_seconds
         self._find_host = find_host
-        self._read_age = read_age
+        self._unread = unread
         self._stop = threading.Event()
         self._excused_at: float | None = None
+        self._blind_at: float | None = None
         self._answered_at: float | None = None
 
     def start(self) -> None:
@@ -239,6 +252,11 @@ class PeerLink:
 
     def excused_seconds(self) -> float:
         return NEVER if self._excused_at is None else self._clock.monotonic() - self._excused_at
+
+    def maybe_excused_seconds(self) -> float:
+        """As known, or since this peer last said that it is blind: task 0 may have excused all for that, unheard."""
+        excused = self.excused_seconds()
+        return excused if self._blind_at is None else min(excused, self._clock.monotonic() - self._blind_at)
 
     def host_silent_seconds(self) -> float:
         if self._answered_at is None:
@@ -268,20 +286,22 @@ class PeerLink:
             nonce = _read_greeting(stream.readline)
             while True:
                 nonce = self._exchange(connection, stream.readline, host.secret, nonce)
-                if self._read_age() > FRESH_SECONDS:
+                if self._unread() > FRESH_SECONDS:
                     # The last nonce is as old as the pause. What a blind peer says has to be known to be said now.
                     nonce = self._exchange(connection, stream.readline, host.secret, nonce)
                 if self._clock.wait(self._stop, self._pause()):
                     return
 
     def _pause(self) -> float:
-        return min(self._interval, WORD_SECONDS) if self._read_age() > BLIND_SECONDS else self._interval
+        return min(self._interval, WORD_SECONDS) if self._unread() > BLIND_SECONDS else self._interval
 
     def _exchange(self, connection: socket.socket, read_line: Callable[[int], bytes], secret: str, nonce: str) -> str:
         """One word and its answer; returns the nonce for the next word."""
         # Before the word, so that a slow way makes what was known look older and never younger.
         asked_at = self._clock.monotonic()
-        word = Word(task=self._task, unread_seconds=self._read_age(), challenge=new_nonce())
+        word = Word(task=self._task, unread_seconds=self._unread(), challenge=new_nonce())
+        if word.unread_seconds >= LEAST_BLIND_SECONDS:
+            self._blind_at = asked_at
         connection.sendall(render_line(word, secret=secret, nonce=nonce))
         answer = parse_line(read_line(LINE_BYTES), Answer, secret=secret, nonce=word.challenge)
         if answer is None:

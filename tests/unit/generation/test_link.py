@@ -144,7 +144,7 @@ def host() -> HostLink:
 
 @pytest.fixture
 def peer() -> Iterator[PeerLink]:
-    link = PeerLink(SystemClock(), 4, 0.05, find_host=lambda: None, read_age=lambda: 6.0)
+    link = PeerLink(SystemClock(), 4, 0.05, find_host=lambda: None, unread=lambda: 6.0)
     yield link
     link.stop()
 
@@ -270,7 +270,7 @@ def test_the_secret_is_not_among_the_bytes_on_the_wire(host: HostLink, peer: Pee
 
 def test_a_blind_peer_speaks_with_a_nonce_that_was_given_just_now(host: HostLink) -> None:
     # Far apart: with the nonce of the word before it the report would be as old as the pause.
-    peer = PeerLink(SystemClock(), 4, 2.0, find_host=lambda: None, read_age=lambda: 3.5)
+    peer = PeerLink(SystemClock(), 4, 2.0, find_host=lambda: None, unread=lambda: 3.5)
     talking = threading.Thread(target=lambda: peer.talk(Host(address=address(host), secret=SECRET)))
     talking.start()
     until(lambda: 4 in host.reports())
@@ -340,7 +340,7 @@ def test_a_host_whose_loop_fails_listens_again_on_the_same_port() -> None:
 
 def test_a_host_that_answered_and_does_so_no_more_is_silent_after_an_interval() -> None:
     clock = FakeClock()
-    peer = PeerLink(clock, 1, 2.0, find_host=lambda: None, read_age=lambda: 0.0)
+    peer = PeerLink(clock, 1, 2.0, find_host=lambda: None, unread=lambda: 0.0)
     clock.advance(100)
     assert peer.host_silent_seconds() == 0.0, "a host that was never reached may be behind a wall"
     peer._answered_at = clock.monotonic()
