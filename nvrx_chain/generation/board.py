@@ -134,10 +134,9 @@ class Board:
         }
         return tuple(task for task, content in said.items() if isinstance(content, bytes) and content)
 
-    def says_silent(self, task: int) -> bool:
-        """Whether a task last wrote that task 0 does not answer it."""
-        record = _believed(self.read(self.directory.silence(task), control.Silence))
-        return record is not None and record.silent
+    def silence(self, task: int) -> control.Silence | None:
+        """What a task last wrote about whether task 0 answers it, None while there is nothing that can be read."""
+        return _believed(self.read(self.directory.silence(task), control.Silence))
 
     def no_restart(self) -> control.NoRestart | None:
         """The no-restart verdict of any node of any task."""

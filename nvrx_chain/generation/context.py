@@ -80,9 +80,9 @@ class TaskContext:
     def leases_seen(self) -> dict[int, LeaseSeen]:
         """Every lease as this task sees it now, for `closed.json`.
 
-        No longer than since the last time at which a lease was excused: until then a task may have kept its ranks.
+        No longer than since the last time at which a lease may have been excused: until then its ranks may have lived.
         """
-        excused = self.link.excused_seconds()
+        excused = self.link.maybe_excused_seconds()
         return {
             task: LeaseSeen(
                 counter=view.counter,

@@ -14,8 +14,9 @@ from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.drain_notice import DrainNotice
 from nvrx_chain.generation.inquiry import HostQuestion
 from nvrx_chain.generation.session import LOOP_SECONDS
+from nvrx_chain.generation.sight import BLIND_SECONDS
 from nvrx_chain.generation.silence import HostSilence
-from nvrx_chain.generation.watcher import BLIND_SECONDS, Snapshot
+from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import Judgement, Life, lease_is_stale
 from nvrx_chain.records.control import Rendezvous
 

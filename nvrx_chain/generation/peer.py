@@ -90,6 +90,8 @@ class Peer:
 
     def _out_of_reach(self, snapshot: Snapshot) -> str | None:
         self._silence.tick(snapshot)
+        if not self._silence.may_close:
+            return None
         context = self._context
         return out_of_reach(snapshot, context.manifest.shape.train_tasks, context.thresholds.lease_timeout)
 

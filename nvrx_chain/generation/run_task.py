@@ -102,10 +102,7 @@ def _build_link(watcher: BoardWatcher, clock: Clock, task: int, total: int) -> L
             return None
         return Host(address=(found.rendezvous_host, found.link_port), secret=found.secret)
 
-    def read_age() -> float:
-        return clock.monotonic() - watcher.latest().taken_at
-
-    return PeerLink(clock, task, word_interval_seconds(total), find_host=find_host, read_age=read_age)
+    return PeerLink(clock, task, word_interval_seconds(total), find_host=find_host, unread=watcher.unread_seconds)
 
 
 def build_context(
@@ -128,7 +125,7 @@ def build_context(
     interval = lease_interval_seconds(manifest.thresholds.lease_interval, identity.array_task_id, total)
     poll = manifest.thresholds.control_poll * (2 if total > CROWD else 1)
     every = identity.array_task_id == 0 or total <= CROWD
-    watcher = BoardWatcher(board, chain, clock, poll, all_leases=every)
+    watcher = BoardWatcher(board, chain, clock, poll, all_leases=every, total_tasks=total)
     return TaskContext(
         manifest=manifest,
         chain=chain,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.link import HostLink, Report
+from nvrx_chain.generation.link import LEAST_BLIND_SECONDS, HostLink, Report
 from nvrx_chain.slurm.identity import ChainIdentity, parse_comment, verify_task
 from nvrx_chain.slurm.model import QueuedTask, QueueReading
 from nvrx_chain.slurm.states import JobState
@@ -25,11 +25,9 @@ log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 7.0
 """A stall is looked at when it has lasted so long: a peer that is merely slow must not be taken for a blind one."""
-BLIND_SECONDS = 3.0
-"""The least for which a peer must have read nothing; one that is well reads every second or two."""
 AGAIN_SECONDS = 5.0
 SLACK_SECONDS = 4.0
-"""A peer reads every second or two, and its last picture may be that much younger than the stall."""
+"""A peer reads every second or two, and the read that hangs may have begun that much after the stall."""
 REPORT_SECONDS = 8.0
 """An older word than this says nothing about now."""
 
@@ -53,7 +51,7 @@ def shared_since(
         if report is None or now - report.heard_at > REPORT_SECONDS:
             return None
         least = stalled_seconds - (now - report.heard_at) - SLACK_SECONDS
-        if report.unread_seconds < max(least, BLIND_SECONDS):
+        if report.unread_seconds < max(least, LEAST_BLIND_SECONDS):
             return None
         known_at = min(known_at, report.heard_at)
     return known_at

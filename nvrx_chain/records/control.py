@@ -142,7 +142,7 @@ class Left(ControlRecord, frozen=True, kw_only=True):
 
 
 class Silence(ControlRecord, frozen=True, kw_only=True):
-    """`silence.<k>.json`: whether this peer gets answers from task 0's run-task over the link, when that changes."""
+    """`silence.<k>.json`: whether task 0's run-task answers this peer over the link; renewed while it does not."""
 
     silent: bool
     seconds: float

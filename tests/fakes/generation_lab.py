@@ -116,10 +116,9 @@ class FreshWatcher(BoardWatcher):
         self._latest = self.read()
 
     def latest(self) -> Snapshot:
+        # It counts as having looked all the time.
+        self._sight.seen_at = self._clock.monotonic()
         return self.read()
-
-    def _note_gap(self) -> None:
-        """It counts as having looked all the time."""
 
 
 class FakeLauncher:

@@ -159,6 +159,9 @@ class Silent:
     def excused_seconds(self) -> float:
         return float("inf")
 
+    def maybe_excused_seconds(self) -> float:
+        return self.excused_seconds()
+
     def host_silent_seconds(self) -> float:
         return self.seconds
 
@@ -168,6 +171,7 @@ def test_a_host_that_no_peer_reaches_is_closed_although_no_launcher_noticed(
 ) -> None:
     link = Silent()
     other = lab.arrive(1, 2)
+    lab.clock.after(40, lambda: setattr(link, "seconds", 15.0))
     lab.clock.after(50, lambda: (setattr(link, "seconds", 25.0), other.board.say_silent(True, 25.0)))
     lab.clock.after(60, lambda: task_zero.board.leave("closed"))
     lab.clock.after(60, lambda: lab.slurm.finish("1_2"))
@@ -176,6 +180,31 @@ def test_a_host_that_no_peer_reaches_is_closed_although_no_launcher_noticed(
     # Task 0 has left and cannot tell Slurm so.
     assert lab.states(1)[0] == "CANCELLED"
     assert lab.clock.monotonic() <= 70
+
+
+def test_a_peer_that_reaches_the_host_closes_nothing_whatever_the_others_say(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    other = lab.arrive(1, 2)
+    lab.slurm.finish("1_2")
+    for seconds in range(10, 200, 10):
+        lab.clock.after(seconds, lambda: (peer.board.say_silent(True, 60.0), other.board.say_silent(True, 60.0)))
+    lab.clock.after(200, lambda: terminate(peer))
+    assert Peer(peer).run() is ExitCode.TERMINATED
+    assert outcome(lab) is None
+
+
+def test_a_vote_that_a_dead_peer_left_behind_closes_nothing(
+    lab: Lab, task_zero: TaskContext, peer: TaskContext, launcher: FakeLauncher
+) -> None:
+    link = Silent()
+    lab.arrive(1, 2).board.say_silent(True, 25.0)
+    lab.arrive(1, 3)
+    lab.clock.after(40, lambda: setattr(link, "seconds", 15.0))
+    lab.clock.after(50, lambda: setattr(link, "seconds", 25.0))
+    lab.clock.after(200, lambda: terminate(peer))
+    assert Peer(dataclasses.replace(peer, link=link)).run() is ExitCode.TERMINATED
+    assert outcome(lab) is None
 
 
 def test_a_peer_that_is_itself_cut_off_closes_nothing(

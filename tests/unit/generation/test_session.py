@@ -89,6 +89,9 @@ class Excuse:
     def excused_seconds(self) -> float:
         return self.seconds
 
+    def maybe_excused_seconds(self) -> float:
+        return self.excused_seconds()
+
     def host_silent_seconds(self) -> float:
         return 0.0
 

@@ -8,8 +8,11 @@ import socket
 import msgspec
 import pytest
 
+from nvrx_chain.errors import RecordError
+from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.silence import AGAIN_SECONDS, SILENT_SECONDS, HostSilence, out_of_reach
+from nvrx_chain.generation.silence import AGAIN_SECONDS, DOUBT_SECONDS, SILENT_SECONDS, HostSilence, out_of_reach
+from nvrx_chain.generation.votes import renew_seconds
 from nvrx_chain.generation.watcher import LeaseView, Snapshot
 from nvrx_chain.records.control import LauncherExit, Rendezvous, Silence
 from tests.fakes.generation_lab import HeldWork, Lab, freeze, read
@@ -85,6 +88,9 @@ class SilentLink:
     def excused_seconds(self) -> float:
         return float("inf")
 
+    def maybe_excused_seconds(self) -> float:
+        return self.excused_seconds()
+
     def host_silent_seconds(self) -> float:
         return self.seconds
 
@@ -107,7 +113,74 @@ def test_a_peer_says_when_the_host_falls_silent_and_when_it_answers_again(lab: L
         for _ in range(2):
             silence.tick(peer.watcher.latest())
         assert says(lab) is said
+        assert silence.may_close is bool(said)
         assert peer.watcher.latest().silenced == ((1,) if said else ())
+        lab.clock.advance(AGAIN_SECONDS)
+
+
+def test_while_it_lasts_it_is_said_again_every_ten_seconds_and_no_oftener(lab: Lab, peer: TaskContext) -> None:
+    silence, path = HostSilence(peer), lab.directory(1).silence(1)
+    peer.link.seconds = SILENT_SECONDS + 1  # type: ignore[attr-defined]
+    written: set[str] = set()
+    for _ in range(500):
+        silence.tick(peer.watcher.latest())
+        if path.exists():
+            written.add(read(path, Silence).written_at)
+        lab.clock.advance(0.2)
+    assert 10 <= len(written) <= 11
+    assert peer.watcher.latest().silenced == (1,)
+
+
+def test_a_directory_that_takes_no_statement_is_asked_every_two_seconds_at_most(
+    lab: Lab, peer: TaskContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bool] = []
+
+    def refuse(board: Board, silent: bool, seconds: float) -> None:
+        tried.append(silent)
+        raise RecordError("writing: no space")
+
+    monkeypatch.setattr(Board, "say_silent", refuse)
+    silence = HostSilence(peer)
+    peer.link.seconds = SILENT_SECONDS + 1  # type: ignore[attr-defined]
+    for _ in range(100):
+        silence.tick(peer.watcher.latest())
+        lab.clock.advance(0.2)
+    assert 5 <= len(tried) <= 11
+    assert not silence.may_close
+
+
+def test_a_statement_is_taken_back_when_the_rendezvous_answers(lab: Lab, peer: TaskContext) -> None:
+    silence = HostSilence(peer)
+    peer.link.seconds = SILENT_SECONDS + 1  # type: ignore[attr-defined]
+    silence.tick(seen((0, 1), ()))
+    assert says(lab) is True
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        there = rendezvous_at("127.0.0.1", listener.getsockname()[1])
+        lab.clock.advance(renew_seconds(4))
+        for _ in range(2):
+            silence.tick(dataclasses.replace(seen((0, 1), ()), rendezvous=there))
+    assert says(lab) is False
+    assert not silence.may_close
+
+
+def test_who_reaches_the_host_reads_nobody_elses_statement(lab: Lab, peer: TaskContext) -> None:
+    other = lab.arrive(1, 2)
+    silence = HostSilence(peer)
+    silence.tick(peer.watcher.latest())
+    for _ in range(3):
+        other.board.say_silent(True, 30.0)
+        lab.clock.advance(5)
+        assert peer.watcher.latest().silenced == ()
+    peer.link.seconds = DOUBT_SECONDS + 1  # type: ignore[attr-defined]
+    silence.tick(peer.watcher.latest())
+    assert peer.watcher.latest().silenced == (), "what was there before may be of a peer that died"
+    lab.clock.advance(10)
+    peer.board.say_silent(False, 1.0)
+    assert peer.watcher.latest().silenced == ()
+    other.board.say_silent(True, 40.0)
+    assert peer.watcher.latest().silenced == (2,)
+    assert not silence.may_close, "its own link has not been silent for long enough"
 
 
 def test_a_host_whose_rendezvous_answers_is_not_said_to_be_silent(lab: Lab, peer: TaskContext) -> None:
@@ -117,6 +190,7 @@ def test_a_host_whose_rendezvous_answers_is_not_said_to_be_silent(lab: Lab, peer
         there = rendezvous_at("127.0.0.1", listener.getsockname()[1])
         for _ in range(3):
             silence.tick(dataclasses.replace(seen((0, 1), ()), rendezvous=there))
+            assert not silence.may_close
             lab.clock.advance(AGAIN_SECONDS)
         assert says(lab) is None
     # Now it refuses.

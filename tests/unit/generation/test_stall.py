@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import socket
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.link import NEVER, HostLink, Report
+from nvrx_chain.generation.link import LEAST_BLIND_SECONDS, NEVER, HostLink, PeerLink, Report
 from nvrx_chain.generation.stall import (
     AGAIN_SECONDS,
     REPORT_SECONDS,
@@ -173,6 +175,25 @@ def test_the_stillness_that_a_closer_writes_down_ends_with_the_last_excuse(
     assert closer.leases_seen()[0].still_seconds >= 50
     link.excuse(lab.clock.monotonic() - 7)
     assert closer.leases_seen()[0].still_seconds == 7
+
+
+def test_an_excuse_that_a_blind_peer_may_not_have_heard_of_ends_its_stillness_too(
+    lab: Lab, task_zero: TaskContext
+) -> None:
+    peer = PeerLink(lab.clock, 1, 2.0, find_host=lambda: None, unread=lambda: LEAST_BLIND_SECONDS)
+    closer = dataclasses.replace(lab.context(1, 1), link=peer)
+    freeze(task_zero)
+    for _ in range(60):
+        lab.clock.advance(1)
+        closer.watcher.latest()
+    assert closer.leases_seen()[0].still_seconds >= 50
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.suppress(ConnectionError):
+        # The word goes out, and the link breaks before an answer.
+        peer._exchange(ours, lambda _: b"", "secret", "nonce")
+    lab.clock.advance(6)
+    assert peer.excused_seconds() == NEVER
+    assert closer.leases_seen()[0].still_seconds == 6
 
 
 def test_a_later_generation_that_runs_denies_the_excuse(lab: Lab, task_zero: TaskContext, link: HostLink) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 import threading
 from typing import Any, cast
 
@@ -9,10 +11,12 @@ import pytest
 
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import RecordError
+from nvrx_chain.generation.board import Board
 from nvrx_chain.generation.context import TaskContext
 from nvrx_chain.generation.lease import LeaseWriter, lease_interval_seconds
+from nvrx_chain.generation.sight import BLIND_SECONDS
 from nvrx_chain.generation.watcher import BoardWatcher, Snapshot
-from nvrx_chain.records.control import Lease
+from nvrx_chain.records.control import Lease, Silence
 from nvrx_chain.records.files import encode_record, write_atomic
 from nvrx_chain.records.outcome import Outcome
 from tests.fakes.fake_clock import FakeClock
@@ -115,16 +119,21 @@ class SlowBoard:
         self._board = context.board
         self._clock = cast(FakeClock, context.clock)
         self._seconds = seconds
-        self.reads: list[tuple[int, ...]] = []
+        self.reads: list[int] = []
+        self.silence_reads = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._board, name)
 
-    def leases(self, tasks: tuple[int, ...]) -> dict[int, tuple[int, float]]:
-        self.reads.append(tasks)
-        found = self._board.leases(tasks)
+    def lease(self, task: int) -> Lease | None:
+        self.reads.append(task)
+        found = self._board.lease(task)
         self._clock.advance(self._seconds)
         return found
+
+    def silence(self, task: int) -> Silence | None:
+        self.silence_reads += 1
+        return self._board.silence(task)
 
 
 def watch(context: TaskContext, board: SlowBoard, *, all_leases: bool = True) -> BoardWatcher:
@@ -151,15 +160,39 @@ def test_leases_of_peers_are_read_as_often_as_they_can_change_and_that_of_task_z
     for _ in range(100):
         watcher.read()
         lab.clock.advance(1)
-    assert sum(0 in tasks for tasks in board.reads) == 100
-    assert 5 <= sum(1 in tasks for tasks in board.reads) <= 12
+    assert board.reads.count(0) == 100
+    assert 5 <= board.reads.count(1) <= 12
 
 
 def test_a_peer_of_a_crowd_reads_the_lease_of_task_zero_only(lab: Lab, context: TaskContext) -> None:
     lab.arrive(1, 1)
     board = SlowBoard(context, 0.0)
     assert set(watch(context, board, all_leases=False).read().leases) == {0}
-    assert board.reads == [(0,)]
+    assert board.reads == [0]
+
+
+@pytest.mark.parametrize("doubts", [False, True])
+def test_hundreds_of_statements_cost_a_peer_that_is_well_no_read(lab: Lab, context: TaskContext, doubts: bool) -> None:
+    for task in range(1, 250):
+        lab_board(context, task).join()
+        lab_board(context, task).say_silent(False, 25.0)
+    for task in range(250, CROWDED):
+        lab_board(context, task).join()
+    board = SlowBoard(context, 0.0)
+    watcher = watch(context, board, all_leases=False)
+    # As few as ever said so could not close anything, whatever they say now.
+    watcher.read_votes(doubts)
+    for _ in range(3):
+        assert watcher.read().silenced == ()
+    assert board.silence_reads == 0
+    if doubts:
+        lab_board(context, 499).say_silent(True, 25.0)
+        assert watcher.read().silenced == (499,)
+        assert board.silence_reads == 250
+
+
+def lab_board(context: TaskContext, task: int) -> Board:
+    return dataclasses.replace(context.board, identity=dataclasses.replace(context.board.identity, array_task_id=task))
 
 
 # The threads
@@ -263,6 +296,106 @@ def test_a_reader_that_was_blind_suspects_nobody_before_it_has_watched_anew(lab:
     assert 30 <= view.still_seconds <= 32
 
 
+CROWDED = 500
+
+
+def test_a_pass_over_five_hundred_files_is_slow_and_not_blind(lab: Lab, context: TaskContext) -> None:
+    for task in range(1, CROWDED):
+        lab_board(context, task).write_lease(1, 25.0, "running")
+    board = SlowBoard(context, 0.02)
+    watcher, began, shown = watch(context, board), lab.clock.monotonic(), 0.0
+    for _ in range(15):
+        shown = watcher.read().leases[250].still_seconds
+        lab.clock.advance(1)
+    assert lab.clock.monotonic() - began > 15 * 5, "a pass takes long"
+    assert shown > 0.8 * (lab.clock.monotonic() - began) - 15
+
+
+@pytest.mark.parametrize("blocked", [8.1, 30.0])
+def test_one_read_that_blocks_is_blindness_also_in_the_middle_of_a_pass(
+    lab: Lab, context: TaskContext, blocked: float
+) -> None:
+    for task in range(1, 4):
+        lab_board(context, task).write_lease(1, 5.0, "running")
+    board = SlowBoard(context, 0.0)
+    watcher = watch(context, board)
+    for _ in range(20):
+        lab.clock.advance(1)
+        assert watcher.unread_seconds() == 0.0
+        view = watcher.read().leases[1]
+    assert view.still_seconds >= 15
+    board._seconds = blocked
+    watcher.read()
+    board._seconds = 0.0
+    lab.clock.advance(1)
+    assert watcher.read().leases[1].still_seconds <= 1.0
+
+
+def test_a_directory_that_fails_at_once_shows_no_more_than_one_that_hangs(lab: Lab, context: TaskContext) -> None:
+    lab_board(context, 1).write_lease(1, 5.0, "running")
+    watcher = watch(context, SlowBoard(context, 0.0))
+    for _ in range(20):
+        lab.clock.advance(1)
+        watcher.read()
+    freeze(context)
+    control = lab.directory(1).control
+    away = control.with_name("away")
+    control.rename(away)
+    control.write_text("")
+    for _ in range(12):
+        lab.clock.advance(1)
+        watcher.read()
+    control.unlink()
+    away.rename(control)
+    lab.clock.advance(1)
+    assert watcher.read().leases[1].still_seconds == 0.0
+
+
+class FaultyBoard(SlowBoard):
+    """Each read of a lease takes its time or finds nothing; keeps when the directory showed anything."""
+
+    fails = False
+
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__(context, 0.0)
+        self.sights = [self._clock.monotonic()]
+
+    def lease(self, task: int) -> Lease | None:
+        found = super().lease(task)
+        if self.fails:
+            return None
+        self.sights.append(self._clock.monotonic())
+        return found
+
+    def blind_until(self) -> float:
+        pairs = zip(self.sights, self.sights[1:], strict=False)
+        return max((after for before, after in pairs if after - before > BLIND_SECONDS + 1.0), default=0.0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_stillness_counts_that_was_not_seen(lab: Lab, context: TaskContext, seed: int) -> None:
+    """Whatever takes how long and fails: each counter really stood still for as long, and after the last blindness."""
+    dice, board, peer = random.Random(seed), FaultyBoard(context), lab_board(context, 1)
+    watcher = watch(context, board)
+    stood = {1: [lab.clock.monotonic(), float("inf")]}
+    peer.write_lease(1, 1.0, "running")
+    for _ in range(60):
+        lab.clock.advance(dice.choice([1.0, 1.0, 1.0, 5.0, 20.0]))
+        if dice.random() < 0.1:
+            now, counter = lab.clock.monotonic(), len(stood) + 1
+            stood[counter - 1][1], stood[counter] = now, [now, float("inf")]
+            peer.write_lease(counter, 1.0, "running")
+        board._seconds = dice.choice([0.0, 0.0, 0.02, 1.0, 7.0, 9.0, 30.0])
+        board.fails = dice.random() < 0.2
+        board.sights.append(lab.clock.monotonic())
+        view = watcher.read().leases.get(1)
+        if view is not None:
+            began, ended = stood[view.counter]
+            now = lab.clock.monotonic()
+            assert view.still_seconds <= min(ended, now) - began
+            assert view.still_seconds <= now - board.blind_until()
+
+
 @pytest.mark.parametrize(
     ("task", "total", "seconds"), [(0, 1000, 5.0), (1, 5, 5.0), (1, 100, 5.0), (1, 200, 10.0), (999, 1000, 50.0)]
 )
@@ -275,13 +408,12 @@ def test_stopping_waits_for_no_read_that_hangs(lab: Lab, context: TaskContext) -
     entered, release = threading.Event(), threading.Event()
     board = SlowBoard(context, 0.0)
 
-    def leases(_tasks: tuple[int, ...]) -> dict[int, tuple[int, float]]:
+    def lease(_task: int) -> None:
         if threading.current_thread() is not threading.main_thread():
             entered.set()
             release.wait(PATIENCE_SECONDS)
-        return {}
 
-    board.leases = leases  # type: ignore[method-assign]
+    board.lease = lease  # type: ignore[method-assign]
     watcher = BoardWatcher(cast(Any, board), context.chain, SystemClock(), 0.01, all_leases=True)
     watcher.start()
     try:
