@@ -51,6 +51,8 @@ def lose_two_tasks_on_one_node(cluster: Cluster, chain: Chain) -> str:
     others = [node for node in cluster.sandbox.node_names if node != bad]
     weigh(cluster, {bad: 1, **dict.fromkeys(others, 10)})
     kill_launcher_of(chain, first, 1)
+    # While it completes there, the next generation would start elsewhere.
+    wait_for(lambda: cluster.node_states()[bad] == "idle", SECONDS, f"{bad} to be free")
     # The rank of task 0 does not miss the other one, as a real one would: the operator ends the generation.
     cluster.cancel(f"{first}_0")
     chain.wait_for_step(second, seconds=SECONDS)
