@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from nvrx_chain.clock import parse_time
+from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.chain import OpenChain
 from nvrx_chain.records.control import Closed, Joined, LauncherExit, Lease, Left
 from nvrx_chain.records.files import list_names, read_record
@@ -122,7 +123,9 @@ def _of_generation(chain: OpenChain, directory: GenerationDirectory) -> Iterable
 
     for name in filter(is_launcher_exit, names):
         record = read_record(directory.control / name, LauncherExit, owner_uid=owner)
-        if isinstance(record, LauncherExit) and record.array_job_id == job and _is_own_failure(chain, record):
+        if not isinstance(record, LauncherExit) or record.array_job_id != job:
+            continue
+        if _is_own_failure(chain, record, is_host=_is_host(directory, record, owner)):
             at = parse_time(record.ended_at)
             add(record.node, record.array_task_id, at, f"its launcher ended with {record.exit_code}")
     closed = chain.files.closed_of(job)
@@ -135,10 +138,17 @@ def _of_generation(chain: OpenChain, directory: GenerationDirectory) -> Iterable
     return found.values()
 
 
-def _is_own_failure(chain: OpenChain, record: LauncherExit) -> bool:
+def _is_own_failure(chain: OpenChain, record: LauncherExit, *, is_host: bool) -> bool:
     if record.exit_code == chain.manifest.launcher.no_restart_exit_code:
         return False
-    return record.exit_code != 0 and not record.asked_to_stop and not record.rendezvous_lost
+    # The launcher that holds the rendezvous takes it along when it dies: that is no excuse for its own node.
+    lost = record.rendezvous_lost and not (is_host and record.exit_code != ExitCode.HOST_LOST)
+    return record.exit_code != 0 and not record.asked_to_stop and not lost
+
+
+def _is_host(directory: GenerationDirectory, record: LauncherExit, owner: int) -> bool:
+    """Whether the rendezvous of the generation is on its node: the first one of task 0."""
+    return record.array_task_id == 0 and record.node in _nodes_of(directory, 0, owner)[:1]
 
 
 def _silent(directory: GenerationDirectory, tasks: Iterable[int], owner: int) -> Mapping[int, Lease]:

@@ -314,6 +314,14 @@ class Chain:
         assert len(report.pids) >= 4, f"too little lives on on {host}: {report}"
         return report
 
+    def isolate_node_of(self, job: int, task: int) -> FaultReport:
+        """The node of a running task and slurmctld lose each other; its peers and the shared directory stay."""
+        host = self.host_of(job, task)
+        report = self.cluster.sandbox.isolate_from_controller(host)
+        _check(report, FaultKind.ISOLATE_NODE, host)
+        assert len(report.pids) >= 4, f"too little lives on on {host}: {report}"
+        return report
+
     def heal(self, fault: FaultReport) -> FaultReport:
         """Undo a cut, an isolation or a stalled disk of one node."""
         report = self.cluster.sandbox.heal_node(fault.target)

@@ -26,6 +26,7 @@ NAMES = {
 def test_a_chain_lives_in_a_directory_whose_name_breaks_scripts(
     cluster: Cluster, submit: SubmitChain, tmp_path: Path, name: str
 ) -> None:
+    """Case 22: paths and names with spaces, `&`, `#`, quotes."""
     home = tmp_path / "home"
     run_dir = home / name
     done = "done & dusted #2"

@@ -225,6 +225,7 @@ exec "$real" "${keep[@]}"
 def test_each_task_of_each_generation_is_started_in_a_container_of_its_own(
     cluster: Cluster, run_dir: Path, tmp_path: Path
 ) -> None:
+    """Case 33: a container's name is that of one task of one generation, and Slurm's programs run outside of it."""
     environ = put_fake(tmp_path, "srun", STRIP_CONTAINER, cluster)
     options = ["--container-image=nvcr.io#nvidia/pytorch:25.01-py3", f"--container-mounts={tmp_path}:/d:ro"]
     launcher = beat()

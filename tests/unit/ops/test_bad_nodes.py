@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from nvrx_chain.clock import format_time
+from nvrx_chain.errors import ExitCode
 from nvrx_chain.ops.bad_nodes import WITHIN_SECONDS, Death, find_bad_nodes, read_deaths
-from nvrx_chain.records.control import LauncherExit
+from nvrx_chain.records.control import Joined, LauncherExit
 from nvrx_chain.records.files import encode_record, write_atomic
 from nvrx_chain.records.outcome import Outcome
 from tests.unit.ops.conftest import STAMP, ChainOnDisk, World
@@ -91,6 +92,37 @@ def test_only_a_launcher_that_failed_by_itself_is_a_death(world: World, chain: C
     write_exit(chain, world, job, 4, "n5", exit_code=0)
     chain.close(job, Outcome.FAILED)
     assert [(one.node, one.why) for one in read_deaths(chain.open())] == [("n1", "its launcher ended with 1")]
+
+
+def test_the_host_that_takes_the_rendezvous_along_died_itself_and_its_peers_did_not(
+    world: World, chain: ChainOnDisk
+) -> None:
+    job = chain.submit(1)
+    write_joined(chain, world, job, 0, "n1", "n2")
+    write_joined(chain, world, job, 1, "n3")
+    write_exit(chain, world, job, 0, "n1", exit_code=137, rendezvous_lost=True)
+    write_exit(chain, world, job, 0, "n2", rendezvous_lost=True)
+    write_exit(chain, world, job, 1, "n3", rendezvous_lost=True)
+    chain.close(job, Outcome.FAILED)
+    assert [one.node for one in read_deaths(chain.open())] == ["n1"]
+
+
+def test_a_host_of_which_nothing_says_where_it_was_and_one_that_says_it_lost_the_host_are_no_deaths(
+    world: World, chain: ChainOnDisk
+) -> None:
+    job = chain.submit(1)
+    write_exit(chain, world, job, 0, "n1", exit_code=137, rendezvous_lost=True)
+    assert read_deaths(chain.open()) == ()
+    write_joined(chain, world, job, 0, "n1")
+    write_exit(chain, world, job, 0, "n1", exit_code=int(ExitCode.HOST_LOST), rendezvous_lost=True)
+    assert read_deaths(chain.open()) == ()
+
+
+def write_joined(chain: ChainOnDisk, world: World, job: int, task: int, *nodes: str) -> None:
+    stamp = {**STAMP, "array_task_id": task}
+    record = Joined(array_job_id=job, nodes=nodes, joined_at=format_time(world.clock.now()), **stamp)  # type: ignore[arg-type]
+    chain.run.generation(job).control.mkdir(parents=True, exist_ok=True)
+    write_atomic(chain.run.generation(job).joined(task), encode_record(record))
 
 
 def test_a_task_without_a_word_of_its_end_died_unless_its_generation_still_runs(
