@@ -28,8 +28,6 @@ from nvrx_chain.slurm.nodelist import expand_nodes, fold_nodes
 
 log = logging.getLogger(__name__)
 
-_FORMS = "nodes are named as n3 or n[01-04,07]"
-
 _OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL"})
 
 
@@ -61,6 +59,9 @@ class ExcludeRequest:
     nodes: dict[str, str]
     remove: bool = False
     force: bool = False
+
+
+_FORMS = "nodes are named as n3 or n[01-04,07]"
 
 
 def parse_nodes(words: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from nvrx_chain.cli import cli
-from nvrx_chain.commands.directory import current_directory
+from nvrx_chain.commands.submit import current_directory
 from nvrx_chain.submit.options import OPTIONS, Section
 from tests.fakes.pyslurm_bench import STAND_IN, recorded
 
