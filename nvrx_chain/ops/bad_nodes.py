@@ -139,7 +139,8 @@ def _of_generation(chain: OpenChain, directory: GenerationDirectory) -> Iterable
 
 
 def _is_own_failure(chain: OpenChain, record: LauncherExit, *, is_host: bool) -> bool:
-    if record.exit_code == chain.manifest.launcher.no_restart_exit_code:
+    # SIGTERM comes from a scancel, a time limit or a preemption, which may reach the launcher before it reaches us.
+    if record.exit_code in (chain.manifest.launcher.no_restart_exit_code, ExitCode.TERMINATED):
         return False
     # The launcher that holds the rendezvous takes it along when it dies: that is no excuse for its own node.
     lost = record.rendezvous_lost and not (is_host and record.exit_code != ExitCode.HOST_LOST)

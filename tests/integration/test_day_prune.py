@@ -48,11 +48,11 @@ def test_prune_beside_a_live_generation_takes_the_ended_ones_and_training_goes_o
     wait_for_ranks(chain, live)
     kept = names_below(chain.generation(live).path, chain.generation(three).path, chain.run_dir / "checkpoints")
     others = names_below(chain.run_dir / "submissions", chain.run_dir / "events")
-    assert len(chain.cli("prune", "--keep=2", "--dry-run", "--json")["generations"]) == 2
+    assert len(chain.cli("prune", "--keep=2", "--dry-run", "--json")["bytes_by_generation"]) == 2
     assert left_of(chain, (one, two)) > {"record.json"}, "the dry run removed something"
     step = timeline.steps(chain.events(live))[-1]
     report = chain.cli("prune", "--keep=2", "--yes", "--json")
-    assert (sorted(map(int, report["generations"])), report["not_removed"], report["left_alone"]) == (
+    assert (sorted(map(int, report["bytes_by_generation"])), report["not_removed"], report["left_alone"]) == (
         [one, two],
         {},
         {},

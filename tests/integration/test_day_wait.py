@@ -113,7 +113,7 @@ def test_wait_outlasts_a_controller_that_is_away_and_tells_the_end(
         tell(chain)
         assert chain.wait_for_verdict(seconds=SECONDS) is Verdict.COMPLETED
         report, code = one.end(2 * SECONDS)
-    assert (report["end"], code, report["still_there"]) == ("completed", 0, [])
+    assert (report["end"], code, report["live_jobs"]) == ("completed", 0, [])
     chain.wait_until_gone(seconds=SECONDS)
 
 
@@ -131,7 +131,7 @@ def test_wait_tells_a_verdict_that_came_while_the_controller_was_away(
             assert chain.wait_for_verdict(seconds=SECONDS) is Verdict.NO_RESTART
             assert one.process.poll() is None, "its tasks were not seen to leave"
         report, code = one.end(4 * SECONDS)
-    assert (report["end"], code, report["still_there"]) == ("no_restart", 93, [])
+    assert (report["end"], code, report["live_jobs"]) == ("no_restart", 93, [])
     chain.wait_until_gone(seconds=SECONDS)
 
 
@@ -141,6 +141,6 @@ def test_wait_with_a_timeout_ends_with_124_while_the_controller_is_away(cluster:
     with controller_away(cluster), waiting(chain, {}, "--timeout=5") as one:
         report, code = one.end(SECONDS)
     assert (report["end"], code, report["exit_code"]) == ("timed_out", 124, 124)
-    assert (report["verdict"], report["still_there"]) == (None, None), "what was not read is no empty queue"
+    assert (report["verdict"], report["live_jobs"]) == (None, None), "what was not read is no empty queue"
     assert {row.job for row in chain.live_rows()} == set(chain.jobs)
     assert chain.verdict() is None

@@ -90,6 +90,7 @@ def test_only_a_launcher_that_failed_by_itself_is_a_death(world: World, chain: C
     write_exit(chain, world, job, 2, "n3", rendezvous_lost=True)
     write_exit(chain, world, job, 3, "n4", exit_code=93)
     write_exit(chain, world, job, 4, "n5", exit_code=0)
+    write_exit(chain, world, job, 5, "n6", exit_code=int(ExitCode.TERMINATED))
     chain.close(job, Outcome.FAILED)
     assert [(one.node, one.why) for one in read_deaths(chain.open())] == [("n1", "its launcher ended with 1")]
 
