@@ -131,6 +131,8 @@ def _start_observer() -> Any:
     from watchdog.observers import Observer
 
     observer = Observer()
+    # It calls it an error, and says so on standard error, when its thread is told to end while it reads.
+    logging.getLogger("watchdog.observers.inotify").setLevel(logging.CRITICAL)
     observer.start()
     return observer
 

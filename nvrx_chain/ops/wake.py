@@ -32,6 +32,8 @@ class _Waker(FileSystemEventHandler):
 def wake_on_change(directory: Path, wake: threading.Event, *, recursive: bool = True) -> Iterator[None]:
     """Set `wake` when something below `directory` is written on this node. Without inotify nothing is ever set."""
     observer = Observer()
+    # It calls it an error, and says so on standard error, when its thread is told to end while it reads.
+    logging.getLogger("watchdog.observers.inotify").setLevel(logging.CRITICAL)
     try:
         observer.schedule(_Waker(wake), str(directory), recursive=recursive)
         observer.start()

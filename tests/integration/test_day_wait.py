@@ -36,7 +36,7 @@ class Waiting:
         own, terminal = pty.openpty()
         self._own = own
         self.process = subprocess.Popen(
-            [COMMAND, "wait", f"--run-dir={chain.run_dir}", "--json", *words],
+            [COMMAND, "wait", f"--run-dir={chain.run_dir}", *words],
             env={**chain.cluster.environ, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -63,11 +63,11 @@ class Waiting:
         """What stood on the terminal so far."""
         return self._said.decode(errors="replace")
 
-    def end(self, seconds: float) -> tuple[dict[str, object], int]:
+    def end(self, seconds: float) -> tuple[str, int]:
         """What it reports and its exit code."""
         out, _ = self.process.communicate(timeout=seconds)
         self._reader.join(timeout=5)
-        return json.loads(out), self.process.returncode
+        return out, self.process.returncode
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -113,7 +113,8 @@ def test_wait_outlasts_a_controller_that_is_away_and_tells_the_end(
         tell(chain)
         assert chain.wait_for_verdict(seconds=SECONDS) is Verdict.COMPLETED
         report, code = one.end(2 * SECONDS)
-    assert (report["end"], code, report["live_jobs"]) == ("completed", 0, [])
+    assert code == 0
+    assert "completed" in report
     chain.wait_until_gone(seconds=SECONDS)
 
 
@@ -131,15 +132,17 @@ def test_wait_tells_a_verdict_that_came_while_the_controller_was_away(
             assert chain.wait_for_verdict(seconds=SECONDS) is Verdict.NO_RESTART
             assert one.process.poll() is None, "its tasks were not seen to leave"
         report, code = one.end(4 * SECONDS)
-    assert (report["end"], code, report["live_jobs"]) == ("no_restart", 93, [])
+    assert code == 93
+    assert "no restart" in report
     chain.wait_until_gone(seconds=SECONDS)
 
 
 def test_wait_with_a_timeout_ends_with_124_while_the_controller_is_away(cluster: Cluster, submit: SubmitChain) -> None:
     chain = submit(beat(), shape=PAIR, depth=2)
     chain.wait_for_training(chain.jobs[0], seconds=SECONDS)
-    with controller_away(cluster), waiting(chain, {}, "--timeout=5") as one:
-        report, code = one.end(SECONDS)
+    with controller_away(cluster), waiting(chain, {}, "--timeout=5", "--json") as one:
+        told, code = one.end(SECONDS)
+    report = json.loads(told)
     assert (report["end"], code, report["exit_code"]) == ("timed_out", 124, 124)
     assert (report["verdict"], report["live_jobs"]) == (None, None), "what was not read is no empty queue"
     assert {row.job for row in chain.live_rows()} == set(chain.jobs)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from pathlib import Path
+
+import pytest
+from watchdog.observers.api import ObservedWatch
+from watchdog.observers.inotify import InotifyEmitter
 
 from nvrx_chain.ops.wake import wake_on_change
 
@@ -37,3 +42,11 @@ def test_its_threads_end(tmp_path: Path) -> None:
     with wake_on_change(tmp_path, threading.Event()):
         assert threading.active_count() > before
     assert threading.active_count() == before
+
+
+def test_an_end_that_meets_a_read_is_no_error_on_the_terminal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with wake_on_change(tmp_path, threading.Event()):
+        pass
+    # What watchdog's thread does when it is told to end between two reads.
+    InotifyEmitter(queue.Queue(), ObservedWatch(str(tmp_path), recursive=False)).queue_events(0.1)
+    assert not caplog.records
