@@ -37,7 +37,7 @@ class Waiting:
         self._own = own
         self.process = subprocess.Popen(
             [COMMAND, "wait", f"--run-dir={chain.run_dir}", *words],
-            env={**chain.cluster.environ, **environ},
+            env={**chain.cluster.environ, **environ, "TERM": "xterm", "COLUMNS": "300"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=terminal,
@@ -64,7 +64,7 @@ class Waiting:
         return self._said.decode(errors="replace")
 
     def end(self, seconds: float) -> tuple[str, int]:
-        """What it reports and its exit code."""
+        """Its standard output and exit code."""
         out, _ = self.process.communicate(timeout=seconds)
         self._reader.join(timeout=5)
         return out, self.process.returncode
@@ -72,7 +72,7 @@ class Waiting:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.communicate(timeout=10)
         self._reader.join(timeout=5)
         os.close(self._own)
 
@@ -104,17 +104,16 @@ def test_wait_outlasts_a_controller_that_is_away_and_tells_the_end(
     with controller_away(cluster), waiting(chain, environ) as one:
         wait_for(lambda: "Slurm could not be read" in one.said, SECONDS, "wait to say that Slurm does not answer")
         wait_for(lambda: len(codes(tmp_path / "fake")) >= UNANSWERED, TWO_READINGS_SECONDS, "readings without answer")
-        so_far = len(one.said)
-        wait_for(lambda: len(one.said) > so_far, SECONDS, "wait to say that it goes on")
         assert "0" not in codes(tmp_path / "fake"), "the controller answered"
         assert one.process.poll() is None, "wait ended although nothing is known of the chain"
         assert chain.verdict() is None
         cluster.sandbox.start_controller()
         tell(chain)
         assert chain.wait_for_verdict(seconds=SECONDS) is Verdict.COMPLETED
-        report, code = one.end(2 * SECONDS)
+        told, code = one.end(2 * SECONDS)
     assert code == 0
-    assert "completed" in report
+    assert f"(chain {chain.chain_id}): completed, " in told
+    assert "still in the queue" not in told
     chain.wait_until_gone(seconds=SECONDS)
 
 
@@ -131,9 +130,10 @@ def test_wait_tells_a_verdict_that_came_while_the_controller_was_away(
             tell(chain)
             assert chain.wait_for_verdict(seconds=SECONDS) is Verdict.NO_RESTART
             assert one.process.poll() is None, "its tasks were not seen to leave"
-        report, code = one.end(4 * SECONDS)
+        told, code = one.end(4 * SECONDS)
     assert code == 93
-    assert "no restart" in report
+    assert f"(chain {chain.chain_id}): no restart, " in told
+    assert "still in the queue" not in told
     chain.wait_until_gone(seconds=SECONDS)
 
 
