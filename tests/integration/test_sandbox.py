@@ -361,7 +361,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypa
     (fake / "slurmctld").write_text("#!/bin/sh\necho 'fatal: the moon is full' >&2\nexit 1\n")
     (fake / "slurmctld").chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
-    with pytest.raises(SandboxError, match=r"^starting a sandbox: slurmctld ended: fatal: the moon is full$"):
+    with pytest.raises(SandboxError, match=r"^starting a sandbox: slurmctld ended: fatal: the moon is full \("):
         Sandbox.up(SandboxConfig(directory=tmp_path / "x", nodes=1))
     assert find_place(tmp_path / "x") is None
     assert not (tmp_path / "x").exists()

@@ -145,7 +145,8 @@ def test_what_is_off_is_not_cut_and_a_revived_node_is_whole(lab: Lab) -> None:
         lab.sandbox.cut_node("n3")
     with pytest.raises(SandboxError, match="it is off"):
         lab.sandbox.slow_disk("n3", seconds=1)
-    assert lab.sandbox.slow_disk(None, seconds=1).target == "n1 n2"
+    # Long enough to be seen as stalled on a busy machine too.
+    assert lab.sandbox.slow_disk(None, seconds=10).target == "n1 n2"
     lab.sandbox.revive_node("n3")
     assert faults(lab).get("n3") is None
     assert lab.run("srun", "-w", "n3", "ls", str(lab.sandbox.shared))
