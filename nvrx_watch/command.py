@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nvrx_chain.bell import Bell
 from nvrx_watch.config import WatchConfig, build_config
 from nvrx_watch.detectors.registry import ALL
 from nvrx_watch.model import Source
@@ -122,9 +123,9 @@ def _stay(watcher: Watcher, config: WatchConfig) -> int:
         return _code(watcher, results)
 
     loop = Loop(one_pass, settings, watcher.clock, tell_service_manager=tell_systemd)
-    waker = FileWaker(loop.wake)
+    waker, bell = FileWaker(loop.wake), Bell()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: loop.stop())
+        signal.signal(number, lambda _number, _frame: bell.ring(loop.stop))
     try:
         loop.run()
     finally:
@@ -141,9 +142,9 @@ def _queue_unseen(result: PassResult) -> Iterator[str]:
 def _live(watcher: Watcher, config: WatchConfig) -> int:
     from nvrx_watch.ui.live import make_console, show_live
 
-    stop = threading.Event()
+    stop, bell = threading.Event(), Bell()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+        signal.signal(number, lambda _number, _frame: bell.ring(stop.set))
     codes = [0]
 
     def screens() -> Iterator[ScreenModel]:

@@ -68,7 +68,7 @@ class Loop:
         self._failures = 0
 
     def stop(self) -> None:
-        """End after the present pass. Safe in a signal handler."""
+        """End after the present pass. Not for a signal handler itself (see nvrx_chain.bell)."""
         self._stop.set()
         self._alarm.set()
 

@@ -11,6 +11,8 @@ import signal
 import threading
 from types import FrameType
 
+from nvrx_chain.bell import Bell
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -20,6 +22,7 @@ class SignalFlags:
 
     def __init__(self) -> None:
         self.wake = threading.Event()
+        self._bell = Bell()
         self.terminated = False
         self.walltime_warned = False
         self._parent = os.getppid()
@@ -41,11 +44,11 @@ class SignalFlags:
 
     def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
         self.terminated = True
-        self.wake.set()
+        self._bell.ring(self.wake.set)
 
     def _on_walltime(self, _signal: int, _frame: FrameType | None) -> None:
         self.walltime_warned = True
-        self.wake.set()
+        self._bell.ring(self.wake.set)
 
 
 def set_parent_death_signal(number: signal.Signals) -> None:

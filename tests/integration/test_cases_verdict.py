@@ -111,7 +111,7 @@ def test_case_06_a_crash_with_a_higher_code_does_not_hide_the_verdict(
 def test_case_03_an_exit_code_zero_after_a_scancel_is_not_the_end_of_training(
     cluster: Cluster, submit: SubmitChain, tmp_path: Path, whole_array: bool
 ) -> None:
-    assert "rc=0" in [_bare_exit_trap(cluster, tmp_path / str(attempt)) for attempt in range(2)], "no trap here"
+    assert any(_bare_exit_trap(cluster, tmp_path / str(attempt)) == "rc=0" for attempt in range(4)), "no trap here"
 
     # Ranks that save and exit 0 after a TERM, under the criterion that believes a zero most easily.
     chain = submit(beat("--on-term=leave"), shape=PAIR, options=["--complete-on-exit-zero"])
@@ -129,14 +129,19 @@ def test_case_03_an_exit_code_zero_after_a_scancel_is_not_the_end_of_training(
     chain.assert_no_overlap()
 
 
-def _bare_exit_trap(cluster: Cluster, directory: Path) -> str:
-    """What `$?` is in the EXIT trap of a cancelled script that waits for a step in the foreground."""
+def _bare_exit_trap(cluster: Cluster, directory: Path) -> str | None:
+    """What `$?` is in the EXIT trap of a cancelled script that waits for a step in the foreground.
+
+    None where Slurm killed the shell before it came to its trap, as happens now and then on a busy machine.
+    """
     script = "trap 'echo rc=$? >trap.log' EXIT\nsrun bash -c 'echo up >up.log; exec sleep 300'\n"
     job = run_bare(cluster, directory, script)
     # An srun that is still starting its step ends before the shell does, with a code of its own.
     wait_for_text(directory / "up.log")
     cluster.cancel(job)
-    return wait_for_text(directory / "trap.log")
+    wait_for_end(cluster, job)
+    trap = directory / "trap.log"
+    return trap.read_text().strip() if trap.exists() else None
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 ALLOWED: dict[str, frozenset[str]] = {
     "masking": frozenset(),
     "errors": frozenset({"masking"}),
+    "bell": frozenset(),
     "clock": frozenset(),
     "records": frozenset({"errors", "clock"}),
     "slurm": frozenset({"errors", "clock"}),
@@ -19,7 +20,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "launchers": frozenset({"errors", "records"}),
     "workloads": frozenset({"errors", "clock", "records"}),
     "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "workloads"}),
-    "generation": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "liveness"}),
+    "generation": frozenset({"errors", "masking", "bell", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
     "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),
     "doctor": frozenset({"errors", "clock", "records", "slurm", "launchers", "submit", "generation"}),
@@ -59,7 +60,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 """Room -> rooms that it may import. A room that is not named here must be added with what it may see."""
 
-WATCHER_MAY_SEE = frozenset({"errors", "clock", "records", "slurm", "liveness"})
+WATCHER_MAY_SEE = frozenset({"bell", "errors", "clock", "records", "slurm", "liveness"})
 
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("cli", "commands"),
