@@ -45,6 +45,14 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def http() -> Iterator[Http]:
+    client = Http(LONG)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def hasty() -> Iterator[Http]:
+    """For peers that never answer: it gives up soon. A peer that does answer may take longer on a busy machine."""
     client = Http(TIMEOUT)
     yield client
     client.close()
@@ -186,39 +194,39 @@ def test_nobody_listens(http: Http, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SINKS)
-def test_a_peer_that_takes_the_connection_and_hangs_costs_the_timeout(http: Http, name: str) -> None:
+def test_a_peer_that_takes_the_connection_and_hangs_costs_the_timeout(hasty: Http, name: str) -> None:
     with talking() as port:
         began = time.monotonic()
         with pytest.raises(SinkError, match=r"no answer within 0.3 s"):
-            send_all_three(http, f"http://127.0.0.1:{port}{PATH}")[name](name)
+            send_all_three(hasty, f"http://127.0.0.1:{port}{PATH}")[name](name)
         assert time.monotonic() - began < LONG / 2
 
 
 @pytest.mark.parametrize(
     "words", [b"220 mail.example ESMTP\r\n", b"\x00\xff\x15\x03", b"HTTP/1.1 999999 what\r\n\r\n", b"HTTP/1.1 200"]
 )
-def test_what_does_not_speak_http_is_an_error(http: Http, words: bytes) -> None:
+def test_what_does_not_speak_http_is_an_error(hasty: Http, words: bytes) -> None:
     with talking(words) as port, pytest.raises(SinkError, match="does not speak HTTP"):
-        pager(http, f"http://127.0.0.1:{port}/").send(trigger(), deadline_seconds=LONG)
+        pager(hasty, f"http://127.0.0.1:{port}/").send(trigger(), deadline_seconds=LONG)
 
 
-def test_an_accepted_page_is_accepted_even_if_the_reply_breaks_off(http: Http) -> None:
+def test_an_accepted_page_is_accepted_even_if_the_reply_breaks_off(hasty: Http) -> None:
     with talking(b"HTTP/1.1 202 Accepted\r\nContent-Length: 1000\r\n\r\n{") as port:
-        pager(http, f"http://127.0.0.1:{port}/").send(trigger(), deadline_seconds=LONG)
+        pager(hasty, f"http://127.0.0.1:{port}/").send(trigger(), deadline_seconds=LONG)
 
 
-def test_a_refusal_that_never_ends_is_read_up_to_a_bound(http: Http) -> None:
+def test_a_refusal_that_never_ends_is_read_up_to_a_bound(hasty: Http) -> None:
     head = b"HTTP/1.1 500 no\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
     with talking(head, *[chunk] * 1000) as port, pytest.raises(SinkError, match=r"status 500: x+") as caught:
-        pager(http, f"http://127.0.0.1:{port}/").send(trigger(), deadline_seconds=LONG)
+        pager(hasty, f"http://127.0.0.1:{port}/").send(trigger(), deadline_seconds=LONG)
     assert len(str(caught.value)) < 500
 
 
-def test_a_heartbeat_that_is_answered_drop_by_drop_ends_at_its_deadline(http: Http) -> None:
+def test_a_heartbeat_that_is_answered_drop_by_drop_ends_at_its_deadline(hasty: Http) -> None:
     drops = [b"HTTP/1.1 200 OK\r\n", *(b"X-Drop: 1\r\n" for _ in range(1000))]
     with talking(*drops, pause_seconds=0.05) as port:
-        heart = Heartbeat(Secret(f"http://127.0.0.1:{port}{PATH}"), http)
+        heart = Heartbeat(Secret(f"http://127.0.0.1:{port}{PATH}"), hasty)
         began = time.monotonic()
         with pytest.raises(SinkError, match=r"not done within 0.5 s"):
             heart.ping(0.5)
@@ -250,7 +258,7 @@ def test_a_broken_proxy_variable_is_said_without_its_password(http: Http, monkey
 @pytest.mark.parametrize("name", SINKS)
 @pytest.mark.parametrize("fault", ["refused", "echoed", "redirected", "hangs", "nobody", "nonsense"])
 def test_no_secret_shows_in_an_error_or_in_the_log_at_any_level(
-    receiver: Receiver, http: Http, name: str, fault: str, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, hasty: Http, name: str, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = receiver.url(PATH)
@@ -266,7 +274,7 @@ def test_no_secret_shows_in_an_error_or_in_the_log_at_any_level(
         if fault in ("hangs", "nonsense"):
             url = f"http://127.0.0.1:{port}{PATH}"
         with pytest.raises(SinkError) as caught:
-            send_all_three(http, url)[name](name)
+            send_all_three(hasty, url)[name](name)
     shown = f"{caught.value!r} {caught.value} {caught.value.__dict__} {caplog.text}"
     assert "127.0.0.1" in shown
     for secret in (TOKEN, ROUTING_KEY, f"/services/T00/{TOKEN}"):
