@@ -90,7 +90,7 @@ def remove_files(place: Place, *, created_directory: bool, keep_logs: bool) -> N
         _remove_data(place.data, keep_logs=keep_logs)
         # Last, since this is what makes the sandbox known: a removal that is cut short can be repeated.
         if place.runtime.exists():
-            shutil.rmtree(place.runtime)
+            _remove_tree(place.runtime)
     except OSError as error:
         raise SandboxError(
             f"removing a sandbox: {error.strerror}",
@@ -110,8 +110,18 @@ def _remove_data(data: Path, *, keep_logs: bool) -> None:
     if not data.exists():
         return
     if not keep_logs:
-        shutil.rmtree(data)
+        _remove_tree(data)
         return
     for entry in data.iterdir():
         if entry.name != "log":
-            shutil.rmtree(entry)
+            _remove_tree(entry)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a directory, also while somebody else does: whoever looks for sandboxes clears what dead ones left."""
+
+    def on_error(_function: object, _path: str, what: tuple[type[BaseException], BaseException, object]) -> None:
+        if not isinstance(what[1], FileNotFoundError):
+            raise what[1]
+
+    shutil.rmtree(path, onerror=on_error)
