@@ -182,14 +182,6 @@ class Subjects:
         )
 
 
-def user_name(uid: int) -> str:
-    """The name of a user id; the number as text for one that this machine does not know."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def uid_of(user: str) -> int | None:
     """The id of a user; None for one that this machine does not know."""
     try:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from nvrx_chain.clock import SystemClock
 from nvrx_chain.errors import NvrxError, Unobserved
 from nvrx_chain.slurm.model import QueueReading
+from nvrx_chain.slurm.user import user_name
 from nvrx_watch.config import WatchConfig
 from nvrx_watch.discovery import RESOLVE_SECONDS
 from nvrx_watch.gather import LEAST_FILE_SECONDS, Gatherer
@@ -30,7 +31,7 @@ from nvrx_watch.run_pass import Outlets, PassParts, PassResult, Watch, run_pass
 from nvrx_watch.sinks.chain_metrics import ChainMetrics
 from nvrx_watch.slurm_facts import MOST_CALLS, SlurmFacts
 from nvrx_watch.state_store import StateStore
-from nvrx_watch.subjects import Subjects, uid_of, user_name
+from nvrx_watch.subjects import Subjects, uid_of
 
 if TYPE_CHECKING:
     from nvrx_chain.slurm.client import SlurmClient

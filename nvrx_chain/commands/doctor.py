@@ -14,13 +14,13 @@ from nvrx_chain.commands.completing import complete_node
 from nvrx_chain.commands.desk import chosen_client_kind, json_option, slurm_client_option
 from nvrx_chain.commands.directory import current_directory
 from nvrx_chain.commands.progress import Progress
-from nvrx_chain.demo.interrupts import raised_as_interrupt
 from nvrx_chain.doctor.model import Grade, Report
 from nvrx_chain.doctor.run import DoctorRequest, examine
 from nvrx_chain.doctor.show import render_report
 from nvrx_chain.doctor.site import ASK_SECONDS
 from nvrx_chain.doctor.visit import Visitor
 from nvrx_chain.errors import ExitCode, UsageError
+from nvrx_chain.interrupts import raised_as_interrupt
 from nvrx_chain.ops.words import render_safely
 from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.records.near import CHAINS_DIRECTORY

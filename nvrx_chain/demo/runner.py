@@ -16,11 +16,11 @@ from pathlib import Path
 from nvrx_chain.clock import Clock
 from nvrx_chain.demo.expectations import RowState
 from nvrx_chain.demo.gather import Gatherer
-from nvrx_chain.demo.interrupts import held_back, raised_as_interrupt
 from nvrx_chain.demo.play import Curtain, Play, Stage, View
 from nvrx_chain.demo.scenario import DemoReport, Scenario
 from nvrx_chain.demo.submission import build_submission
 from nvrx_chain.errors import DemoError
+from nvrx_chain.interrupts import held_back, raised_as_interrupt
 from nvrx_chain.records.files import write_atomic
 from nvrx_chain.records.manifest import LauncherKind
 from nvrx_chain.sandbox import Sandbox, SandboxConfig

@@ -8,6 +8,7 @@ from nvrx_chain.doctor.facts import ChainFacts, Directory, Launcher
 from nvrx_chain.doctor.model import LOGIN, Check, Evidence, Line, bad, ok, places, unknown, warn
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.records.manifest import Thresholds
+from nvrx_chain.sizes import render_size
 from nvrx_chain.submit.mounts import Reach
 
 SLOW_WRITE_SECONDS = 0.5
@@ -65,7 +66,8 @@ def check_space(evidence: Evidence) -> Iterator[Line]:
         yield unknown("space", LOGIN, "statvfs does not tell")
         return
     files = "" if seen.free_files is None else f", {seen.free_files} files"
-    text, mend = f"{_size(seen.free_bytes)}{files} free at {seen.tested}", "free some, or choose another --run-dir"
+    text = f"{render_size(seen.free_bytes)}{files} free at {seen.tested}"
+    mend = "free some, or choose another --run-dir"
     if seen.free_bytes < TOO_LITTLE_BYTES or seen.free_files == 0:
         yield bad("space", LOGIN, text, mend)
     elif seen.free_bytes < LITTLE_BYTES or (seen.free_files or FEW_FILES) < FEW_FILES:
@@ -165,9 +167,9 @@ def check_shared_memory(evidence: Evidence) -> Iterator[Line]:
             yield unknown("shared-memory", place, why)
         elif seen.host.shared_memory_bytes < LITTLE_SHARED_MEMORY:
             mend = "data loaders die of SIGBUS with so little: mount it larger, in containers with --shm-size"
-            yield warn("shared-memory", place, f"/dev/shm has {_size(seen.host.shared_memory_bytes)}", mend)
+            yield warn("shared-memory", place, f"/dev/shm has {render_size(seen.host.shared_memory_bytes)}", mend)
         else:
-            yield ok("shared-memory", place, f"/dev/shm has {_size(seen.host.shared_memory_bytes)}")
+            yield ok("shared-memory", place, f"/dev/shm has {render_size(seen.host.shared_memory_bytes)}")
 
 
 def check_chain(evidence: Evidence) -> Iterator[Line]:
@@ -177,10 +179,6 @@ def check_chain(evidence: Evidence) -> Iterator[Line]:
         yield bad("chain", LOGIN, chain.reason, "a chain whose record cannot be read cannot hand off: mend the file")
     elif isinstance(chain, ChainFacts):
         yield ok("chain", LOGIN, f"{chain.tasks} tasks, {chain.tasks_at_once} at once; launcher {chain.launcher}")
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
 
 
 def _count(limit: int) -> str:

@@ -44,9 +44,8 @@ MAX_STRANGERS = 64
 WORD_SECONDS = 2.0
 MAX_WORDS_PER_SECOND = 500.0
 """Of all peers together while all is well; task 0 answers each."""
-BLIND_SECONDS = 4.0
-"""A peer that has not read for so long speaks as often as a small array does: task 0 waits for its word."""
-AGAIN_SECONDS = 2.0
+URGENT_SECONDS = 4.0
+"""A peer whose read hangs for so long speaks as often as a small array does: task 0 waits for its word."""
 LEAST_BLIND_SECONDS = 3.0
 """The least for which a peer must have read nothing to count as blind; a read takes less."""
 FRESH_SECONDS = 1.0
@@ -293,7 +292,7 @@ class PeerLink:
                     return
 
     def _pause(self) -> float:
-        return min(self._interval, WORD_SECONDS) if self._unread() > BLIND_SECONDS else self._interval
+        return min(self._interval, WORD_SECONDS) if self._unread() > URGENT_SECONDS else self._interval
 
     def _exchange(self, connection: socket.socket, read_line: Callable[[int], bytes], secret: str, nonce: str) -> str:
         """One word and its answer; returns the nonce for the next word."""

@@ -31,6 +31,7 @@ from nvrx_chain.ops.prune_files import (
 from nvrx_chain.ops.settle import Desk
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.layout import parse_indexed_name
+from nvrx_chain.sizes import render_size
 from nvrx_chain.slurm.chain_queue import ChainQueue
 
 KEPT_GENERATIONS = 2
@@ -227,13 +228,3 @@ def render_prune(report: PruneReport) -> str:
     if report.not_removed:
         lines.append(f"{len(report.not_removed)} of them are still there: repeat this command when that is mended")
     return "\n".join(lines)
-
-
-def render_size(size: int) -> str:
-    """Bytes in the unit that suits them."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

@@ -23,6 +23,7 @@ from nvrx_chain.records.manifest import (
     Shape,
     Thresholds,
 )
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.submit.container import build_container
 from nvrx_chain.submit.export import Export, parse_export
 from nvrx_chain.submit.faults import fault_arguments, node_arguments, progress_arguments, read_faults
@@ -37,7 +38,6 @@ from nvrx_chain.submit.thresholds import choose_on_drain, read_thresholds
 from nvrx_chain.submit.time_limit import TimeLimit, parse_time_limit
 from nvrx_chain.submit.workload import Workload, WorkloadPlan, mock_gpt_workload, parse_workload
 
-RUNS_DIRECTORY = "nvrx-chains"
 _NAME_LIMIT = 128
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
 
@@ -108,8 +108,6 @@ def build_config(
     )
     iteration_file = _iteration_file(settings, run)
     limit = _time_limit(settings)
-    sbatch_arguments = settings.words("sbatch-arg")
-    check_sbatch_arguments(sbatch_arguments)
     thresholds = read_thresholds(settings, limit)
     return ChainConfig(
         chain_id=chain_id,
@@ -140,11 +138,17 @@ def build_config(
         partition=settings.text("partition"),
         site_arguments=site_arguments(settings),
         exclusive=settings.switch("exclusive"),
-        sbatch_arguments=sbatch_arguments,
+        sbatch_arguments=_sbatch_arguments(settings),
         allow_local_run_directory=settings.switch("allow-local-run-dir"),
         rollback=settings.switch("rollback"),
         resume=settings.switch("resume"),
     )
+
+
+def _sbatch_arguments(settings: Settings) -> tuple[str, ...]:
+    words = settings.words("sbatch-arg")
+    check_sbatch_arguments(words)
+    return words
 
 
 def _plan_training(
@@ -239,7 +243,7 @@ def _place(settings: Settings, chain_id: str, label: str, directory: Path) -> tu
             hint="it switches off %A and %a in the names that Slurm gives to log files, so all tasks would share one",
         )
     # Not resolved: an automounter's real path is often one that other nodes do not have.
-    run_directory = directory / os.path.expanduser(given_directory or os.path.join(RUNS_DIRECTORY, name))
+    run_directory = directory / os.path.expanduser(given_directory or os.path.join(CHAINS_DIRECTORY, name))
     return name, Path(os.path.normpath(run_directory))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,16 +15,15 @@ from nvrx_chain.records.chain import ChainFiles, open_chain
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.layout import RunDirectory
 from nvrx_chain.records.manifest import ChainManifest
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.slurm.identity import parse_comment
+from nvrx_chain.slurm.user import user_name
 from nvrx_watch.layout import NvrxLayout, OwnLayout
 from nvrx_watch.model import Subject
 from nvrx_watch.resolve.sight import raise_as_seen
 from nvrx_watch.resolve.watched import NVRX_ITERATION, Account, Watched, cycles_below, find_account, shown
 
 log = logging.getLogger(__name__)
-
-CHAINS_DIRECTORY = "nvrx-chains"
-"""Where `nvrx-chain submit` makes run directories that nobody named."""
 
 _MOST_LOOKED_AT = 1000
 _LARGEST_UID = (1 << 32) - 2
@@ -131,12 +129,8 @@ def _nvrx_directory(directory: Path) -> Watched:
         uid = directory.stat().st_uid
     except OSError as error:
         raise RecordError(f"reading {shown(str(directory))}", part=error.strerror or str(error)) from error
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
     return Watched(
-        subject=Subject(key=f"directory:{directory}", name=directory.name, user=user, uid=uid),
+        subject=Subject(key=f"directory:{directory}", name=directory.name, user=user_name(uid), uid=uid),
         layout=NvrxLayout(
             cycle_info_glob=cycles_below(str(directory)),
             iteration_file=directory / NVRX_ITERATION,

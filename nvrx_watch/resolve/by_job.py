@@ -7,7 +7,6 @@ one squeue when the job has ended), the run directory that the job names.
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,11 +15,13 @@ import msgspec
 
 from nvrx_chain.errors import IdentityError, RecordError, SlurmError, Unobserved, UsageError
 from nvrx_chain.records.layout import RunDirectory
+from nvrx_chain.records.near import CHAINS_DIRECTORY
 from nvrx_chain.slurm.client import SlurmClient
 from nvrx_chain.slurm.identity import parse_comment
 from nvrx_chain.slurm.job_name import parse_job_name
 from nvrx_chain.slurm.model import JobDetail
-from nvrx_watch.resolve.by_directory import CHAINS_DIRECTORY, FindAccount, OwnChain, find_on_record, open_own
+from nvrx_chain.slurm.user import user_name
+from nvrx_watch.resolve.by_directory import FindAccount, OwnChain, find_on_record, open_own
 from nvrx_watch.resolve.watched import ForeignHints, ReadScript, Watched, find_account, shown
 
 _EVER = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -187,7 +188,7 @@ class _Search(msgspec.Struct, frozen=True, kw_only=True):
             _Job(
                 array_job_id=job_id,
                 name=self.hints.job_name,
-                user=self.hints.user or _myself(),
+                user=self.hints.user or user_name(os.geteuid()),
                 work_dir="",
                 comment="",
                 command="",
@@ -235,10 +236,3 @@ def _live_twin(client: SlurmClient, user: str, name: str) -> JobDetail | None:
     live = [task.array_job_id for task in mine if not task.state.is_terminal]
     details = client.show_job(max(live)) if live else None
     return details[0] if details and not isinstance(details, Unobserved) else None
-
-
-def _myself() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())

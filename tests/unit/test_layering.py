@@ -13,6 +13,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "masking": frozenset(),
     "errors": frozenset({"masking"}),
     "bell": frozenset(),
+    "interrupts": frozenset(),
+    "sizes": frozenset(),
     "clock": frozenset(),
     "records": frozenset({"errors", "clock"}),
     "slurm": frozenset({"errors", "clock"}),
@@ -22,10 +24,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "workloads"}),
     "generation": frozenset({"errors", "masking", "bell", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
-    "ops": frozenset({"errors", "clock", "records", "slurm", "liveness"}),
-    "doctor": frozenset({"errors", "clock", "records", "slurm", "launchers", "submit", "generation"}),
+    "ops": frozenset({"errors", "clock", "sizes", "records", "slurm", "liveness"}),
+    "doctor": frozenset({"errors", "clock", "sizes", "records", "slurm", "launchers", "submit", "generation"}),
     "demo": frozenset(
         {
+            "interrupts",
             "errors",
             "masking",
             "clock",
@@ -41,6 +44,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     ),
     "commands": frozenset(
         {
+            "interrupts",
+            "sizes",
             "errors",
             "masking",
             "clock",

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from nvrx_chain.cli import cli
 from nvrx_chain.errors import IdentityError, SlurmError, Unobserved, UsageError
-from nvrx_chain.ops.prune import PruneReport, PruneRequest, plan_prune, prune, render_prune, render_size
+from nvrx_chain.ops.prune import PruneReport, PruneRequest, plan_prune, prune, render_prune
 from nvrx_chain.records.outcome import Outcome, Verdict
 from tests.unit.ops.conftest import ChainOnDisk, World, give_away
 
@@ -249,8 +249,3 @@ def test_the_command_shows_asks_and_removes(world: World, chain: ChainOnDisk, jo
     done = json.loads(run(world, where, "--yes", "--json").stdout)
     assert (done["dry_run"], done["files"]) == (False, len(before - tree(chain.run.path)))
     assert "0 files, 0 B would go" in run(world, where).stdout
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 40, "5.0 TiB")])
-def test_sizes(size: int, text: str) -> None:
-    assert render_size(size) == text

@@ -1,4 +1,4 @@
-"""Signals during a demo: each ends it by an exception, and none while it is being taken down."""
+"""Signals during a command: each ends it by an exception, and none while it cleans up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from nvrx_chain.demo.interrupts import held_back, raised_as_interrupt
+from nvrx_chain.interrupts import held_back, raised_as_interrupt
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, a TERM and a lost terminal end a demo in the same way: by an exception, so that the cluster is taken down.
+"""Ctrl-C, a TERM and a lost terminal end a command in the same way: by an exception, so that it cleans up.
 
 Touches: the signal handlers of this process, which are put back.
 """
