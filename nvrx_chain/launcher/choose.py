@@ -46,6 +46,8 @@ class Wait:
 
     until: float
     reason: str
+    fillable: bool = False
+    """Whether it could be filled now, with others than those that it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,16 @@ def decide_round(view: RoundView, spec: Spec) -> RoundDecision:
     if not view.previous:
         until = since + spec.first_grace_seconds
         if len(view.joined) < spec.max_nodes and view.now < until:
-            return Wait(until=until, reason=f"{len(view.joined)} of at most {spec.max_nodes} nodes have joined")
+            return Wait(
+                until=until, reason=f"{len(view.joined)} of at most {spec.max_nodes} nodes have joined", fillable=True
+            )
         return Close(assignment=assignment)
     if view.missing and spec.sticky:
         until = _last_call(view, spec, since)
         if view.now < until:
-            return Wait(until=until, reason=f"{len(view.missing)} nodes that trained before stop their workers")
+            return Wait(
+                until=until, reason=f"{len(view.missing)} nodes that trained before stop their workers", fillable=True
+            )
     return Close(assignment=assignment)
 
 
