@@ -114,7 +114,7 @@ def test_the_first_round_closes_as_soon_as_it_can_be_filled() -> None:
     found = decide_round(view(joined), Spec(min_nodes=2, max_nodes=3))
     assert isinstance(found, Close)
     found = decide_round(view(joined), Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5))
-    assert found == Wait(until=105.0, reason="2 of at most 3 nodes have joined")
+    assert found == Wait(until=105.0, reason="2 of at most 3 nodes have joined", fillable=True)
     late = view(joined, now=105.0, fillable_since=100.0)
     assert isinstance(decide_round(late, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5)), Close)
 
@@ -124,7 +124,7 @@ def test_a_live_node_of_the_last_set_is_waited_for_until_its_workers_must_be_gon
     joined = [member(0), member(2)]
     changes = {"previous": ("a0", "a1"), "fillable_since": 100.0}
     assert decide_round(view(joined, missing={"a1": 100.2}, **changes), spec) == Wait(
-        until=101.0, reason="1 nodes that trained before stop their workers"
+        until=101.0, reason="1 nodes that trained before stop their workers", fillable=True
     )
     found = decide_round(view(joined, missing={"a1": 102.0}, **changes), spec)
     assert isinstance(found, Wait)
