@@ -73,7 +73,9 @@ class Coordinator:
 
     def join(self, agent_id: str, round_number: int) -> None:
         """A launcher is ready for a round: its workers are gone and it is healthy."""
-        known = self._known[agent_id]
+        known = self._known.get(agent_id)
+        if known is None:
+            return  # it came after the end, and only reads how that was
         known.joined_round = max(known.joined_round, round_number)
 
     def stopping(self, agent_id: str, by: float) -> None:
@@ -96,6 +98,10 @@ class Coordinator:
         for known in self._known.values():
             if known.member.group == group and known.standing is Standing.LIVE:
                 known.standing, known.lost_how = Standing.EXCLUDED, why
+
+    def exclude_of(self, agent_id: str, why: str) -> None:
+        """As `exclude`, for the array task of a launcher."""
+        self.exclude(self._known[agent_id].member.group, why)
 
     def heard(self, event: Event, now: float) -> None:
         """Take in an event of the control store."""

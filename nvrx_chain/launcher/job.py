@@ -1,0 +1,199 @@
+"""A launcher's place in its job: connected to the host, hearing every event, saying what it does.
+
+On the rendezvous host it also starts the control store and the coordinator. Touches: TCP connections, threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+
+from nvrx_chain.errors import NvrxError
+from nvrx_chain.launcher.coordinator import Coordinator, Limits
+from nvrx_chain.launcher.events import Cause, Ended, Event, Filled, JobState, Opened
+from nvrx_chain.launcher.guest import Guest, HostSilent
+from nvrx_chain.launcher.host import CoordinatorHost, Judge
+from nvrx_chain.launcher.mailbox import Mailbox
+from nvrx_chain.launcher.members import Member, Spec
+from nvrx_chain.launcher.reasons import Reason, exit_code
+from nvrx_chain.launcher.store import ControlStore, HostLost
+from nvrx_chain.launcher.talk import Done, Exclude, Hello, Join, Refused, Stopping, Welcome
+
+log = logging.getLogger(__name__)
+
+_PRESENCE = "presence"
+READ_SECONDS = 30.0
+
+News = Event | Welcome | Refused | HostSilent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where and how the launchers of a job meet. Times in seconds."""
+
+    host: str
+    port: int
+    run_id: str
+    secret: str
+    is_host: bool
+    connect_seconds: float = 120.0
+    liveness_seconds: float = 10.0
+    may_be_replaced: bool = False
+    allow_shared_node: bool = False
+
+
+def new_agent_id(infra_rank: int) -> str:
+    """Unique among all launchers that a job ever has, and short: the list of those who train holds all of them."""
+    return f"{infra_rank}-{secrets.token_hex(3)}"
+
+
+class Job:
+    """The job as one launcher sees it. `news` is its mailbox; `take` brings `state` up to date."""
+
+    def __init__(self, meeting: Meeting, spec: Spec, limits: Limits, member: Member, *, procs_per_node: int) -> None:
+        self.meeting = meeting
+        self.spec = spec
+        self.limits = limits
+        self.member = member
+        self.news: Mailbox[News] = Mailbox()
+        self.state = JobState()
+        self.read = 0
+        self._world = f"{spec.min_nodes} nodes of {procs_per_node} ranks"
+        self._store: ControlStore | None = None
+        self._host: CoordinatorHost | None = None
+        self._guest: Guest | None = None
+
+    def connect(self, judge: Judge) -> None:
+        """Start the store and the coordinator where this is the host; join the others. Raises NvrxError."""
+        meeting = self.meeting
+        if meeting.is_host:
+            self._store = ControlStore.serve(meeting.port, meeting.run_id)
+            self._host = self._start_host(self._store, judge)
+            self._store.put(_PRESENCE, str(self._host.port).encode())
+            address = "localhost"
+        else:
+            self._store = ControlStore.connect(
+                meeting.host, meeting.port, meeting.run_id, within_seconds=meeting.connect_seconds
+            )
+            address = meeting.host
+        port = self._store.get(_PRESENCE, READ_SECONDS)
+        if port is None:
+            raise HostLost(
+                "joining the job", part=f"{meeting.host}:{meeting.port}", hint="another program holds this port"
+            )
+        self._guest = Guest(
+            (address, int(port)),
+            meeting.secret,
+            Hello(member=self.member, world=self._world),
+            self._receive,
+            liveness_seconds=meeting.liveness_seconds,
+            connect_seconds=meeting.connect_seconds,
+        )
+        self._guest.start()
+
+    def _start_host(self, store: ControlStore, judge: Judge) -> CoordinatorHost:
+        coordinator = Coordinator(
+            self.spec,
+            self.limits,
+            by=self.member.agent_id,
+            may_be_replaced=self.meeting.may_be_replaced,
+            allow_shared_node=self.meeting.allow_shared_node,
+        )
+        host = CoordinatorHost(
+            coordinator,
+            store.another(),
+            self.meeting.secret,
+            world=self._world,
+            liveness_seconds=self.meeting.liveness_seconds,
+            judge=judge,
+        )
+        try:
+            host.start()
+        except OSError as error:
+            raise NvrxError("listening for the other launchers", hint=error.strerror or str(error)) from error
+        return host
+
+    def _receive(self, news: Welcome | Refused | HostSilent) -> None:
+        if isinstance(news, Welcome):
+            threading.Thread(target=self._follow, args=(news.read_from,), name="follow", daemon=True).start()
+        self.news.post(news)
+
+    def _follow(self, number: int) -> None:
+        # No deadline: the read ends with the host.
+        try:
+            store = self._require_store().another()
+            while True:
+                event = store.read(number)
+                if event is not None:
+                    number += 1
+                    self.read = number
+                    self.news.post(event)
+                    if isinstance(event, Ended):
+                        return
+        except NvrxError as error:
+            self.news.post(HostSilent("following the events of the job", hint=str(error)))
+
+    def take(self, seconds: float = 0.0) -> list[News]:
+        """What happened since the last time, in order, already part of `state`; waits for the first news so long."""
+        found = self.news.wait(seconds) if seconds > 0 else self.news.take()
+        for news in found:
+            if isinstance(news, Opened | Filled | Ended):
+                self.state = self.state.after(news)
+        return found
+
+    def open(self, cause: Cause) -> None:
+        """Announce that a round has to be made anew; all others hear it at once. Raises HostLost."""
+        event = Opened(round=self.state.round + 1, cause=cause, at=time.time())
+        self._require_store().append(event, self.read)
+
+    def end(self, reason: Reason, detail: str) -> None:
+        """End the job for everybody. Whoever came first counts. Raises HostLost."""
+        code = exit_code(reason, self.limits.no_restart_exit_code)
+        ended = Ended(reason=reason, exit_code=code, by=self.member.agent_id, detail=detail, at=time.time())
+        self._require_store().append(ended, self.read)
+
+    def join(self) -> None:
+        """Ready for the round that is open."""
+        self._require_guest().say(Join(round=self.state.round, read=self.read))
+
+    def announce_stop(self, seconds: float) -> None:
+        """The workers are being stopped, which takes so long at most."""
+        self._require_guest().say(Stopping(seconds=seconds))
+
+    def report_done(self) -> None:
+        """All workers of this round ended with 0."""
+        self._require_guest().say(Done(round=self.state.round))
+
+    def exclude_own_task(self, why: str) -> None:
+        """Take this array task out for good."""
+        self._require_guest().say(Exclude(why=why))
+
+    def put(self, key: str, value: str) -> str:
+        """Publish a value of a round; the first one counts."""
+        return self._require_store().put(key, value.encode()).decode()
+
+    def get(self, key: str, seconds: float) -> str | None:
+        """A published value; None when it did not come in time."""
+        found = self._require_store().get(key, seconds)
+        return None if found is None else found.decode()
+
+    def leave(self, *, host_waits_seconds: float) -> None:
+        """Say goodbye. The host stays until all others have left, or for so long."""
+        if self._guest is not None:
+            self._guest.leave()
+        if self._host is not None and not self._host.await_all_gone(host_waits_seconds):
+            log.warning("some launchers have not left pid=%s", os.getpid())
+
+    def _require_store(self) -> ControlStore:
+        if self._store is None:
+            raise NvrxError("talking to the job", hint="it is not connected")
+        return self._store
+
+    def _require_guest(self) -> Guest:
+        if self._guest is None:
+            raise NvrxError("talking to the job", hint="it is not connected")
+        return self._guest

@@ -1,0 +1,195 @@
+"""A job of launchers over real connections: rounds, losses, spares, endings. Each launcher here is a `Job`."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from nvrx_chain.launcher.coordinator import Limits
+from nvrx_chain.launcher.events import Cause
+from nvrx_chain.launcher.guest import HostSilent
+from nvrx_chain.launcher.job import Job, Meeting, new_agent_id
+from nvrx_chain.launcher.members import Member, Spec
+from nvrx_chain.launcher.reasons import Reason
+from nvrx_chain.launcher.talk import Refused
+
+PATIENCE_SECONDS = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
+class Crowd:
+    """The launchers of one job; index 0 is the host."""
+
+    def __init__(self, spec: Spec, *, max_restarts: int = 5, liveness_seconds: float = 5.0) -> None:
+        self.spec = spec
+        self.limits = Limits(max_restarts=max_restarts, no_restart_exit_code=93)
+        self.port = free_port()
+        self.liveness_seconds = liveness_seconds
+        self.jobs: dict[int, Job] = {}
+        self.news: dict[int, list[object]] = {}
+
+    def arrive(self, index: int, *, secret: str = "s", procs_per_node: int = 1) -> Job:
+        meeting = Meeting(
+            host="localhost",
+            port=self.port,
+            run_id="run",
+            secret=secret,
+            is_host=index == 0,
+            connect_seconds=PATIENCE_SECONDS,
+            liveness_seconds=self.liveness_seconds,
+        )
+        member = Member(agent_id=new_agent_id(index), infra_rank=index, group=f"t{index}", address=f"node{index}")
+        job = Job(meeting, self.spec, self.limits, member, procs_per_node=procs_per_node)
+        job.connect(judge=lambda opened, state: None)
+        self.jobs[index] = job
+        self.news[index] = []
+        return job
+
+    def look(self) -> None:
+        for index, job in self.jobs.items():
+            self.news[index] += job.take(0.002)
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, what
+            self.look()
+
+    def until_open(self, round_number: int) -> None:
+        self.until(lambda: all(job.state.round >= round_number for job in self.jobs.values()), f"open {round_number}")
+
+    def join_all(self) -> None:
+        for job in self.jobs.values():
+            job.join()
+
+    def active(self, index: int = 0) -> list[int]:
+        filled = self.jobs[index].state.filled
+        names = {job.member.agent_id: number for number, job in self.jobs.items()}
+        return [] if filled is None else [names[agent] for agent in filled.active]
+
+    def until_filled(self, round_number: int) -> None:
+        def holds() -> bool:
+            states = [job.state for job in self.jobs.values()]
+            return all(state.round == round_number and state.filled is not None for state in states)
+
+        self.until(holds, f"filled {round_number}")
+
+
+@contextmanager
+def crowd(count: int, spec: Spec, **options: float) -> Iterator[Crowd]:
+    found = Crowd(spec, **options)  # type: ignore[arg-type]
+    for index in range(count):
+        found.arrive(index)
+    found.until_open(0)
+    found.join_all()
+    found.until_filled(0)
+    yield found
+    for index in sorted(found.jobs, reverse=True):
+        found.jobs[index].leave(host_waits_seconds=0.0)
+
+
+def test_the_lowest_places_train_and_everybody_learns_it() -> None:
+    with crowd(3, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5)) as job:
+        assert [job.active(index) for index in range(3)] == [[0, 1]] * 3
+
+
+def test_a_failure_that_one_announces_opens_a_round_for_all_with_its_cause() -> None:
+    with crowd(3, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5)) as job:
+        job.jobs[1].open(Cause(kind="worker", rank=1, exit_code=-9))
+        job.until_open(1)
+        assert {found.state.cause for found in job.jobs.values()} == {Cause(kind="worker", rank=1, exit_code=-9)}
+        job.join_all()
+        job.until_filled(1)
+        assert job.active() == [0, 1]
+
+
+def test_two_that_fail_at_once_open_one_round() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=2)) as job:
+        job.jobs[0].open(Cause(kind="worker", rank=0))
+        job.jobs[1].open(Cause(kind="worker", rank=1))
+        job.until_open(1)
+        job.join_all()
+        job.until_filled(1)
+        assert {found.state.cause for found in job.jobs.values()} == {Cause(kind="worker", rank=0)}
+
+
+def test_a_launcher_whose_connection_ends_gives_its_seat_to_a_spare() -> None:
+    with crowd(3, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5)) as job:
+        lost = job.jobs.pop(1)
+        lost.leave(host_waits_seconds=0.0)
+        job.until_open(1)
+        job.join_all()
+        job.until_filled(1)
+        assert job.active() == [0, 2]
+
+
+def test_a_late_spare_learns_how_things_stand_and_disturbs_nobody() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=3)) as job:
+        job.arrive(2)
+        job.until_filled(0)
+        assert job.jobs[2].state == job.jobs[0].state
+
+
+def test_old_events_are_forgotten_and_a_late_spare_still_learns_how_things_stand() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=3), max_restarts=100) as job:
+        for number in range(1, 9):
+            job.jobs[0].open(Cause(kind="worker", rank=0))
+            job.until_open(number)
+            job.join_all()
+            job.until_filled(number)
+        late = job.arrive(2)
+        job.until_filled(8)
+        assert late.state.filled == job.jobs[0].state.filled
+        assert late.state.previous == job.jobs[0].state.previous
+        assert late.read == job.jobs[0].read
+        assert len([news for news in job.news[2] if hasattr(news, "round")]) <= 10
+
+
+def test_an_end_reaches_everybody_with_its_code_and_the_first_one_counts() -> None:
+    with crowd(3, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5)) as job:
+        job.jobs[2].end(Reason.WORKLOAD_STOP, "it is enough")
+        job.jobs[1].end(Reason.FAILED, "late")
+        job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
+        ends = {
+            (found.state.ended.reason, found.state.ended.exit_code) for found in job.jobs.values() if found.state.ended
+        }
+        assert ends == {(Reason.WORKLOAD_STOP, 93)}
+
+
+def test_the_host_waits_for_the_others_to_leave() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=2)) as job:
+        job.jobs[1].end(Reason.SUCCESS, "")
+        job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
+        host = job.jobs[0]._host
+        assert host is not None
+        assert not host.await_all_gone(0.05)
+        job.jobs.pop(1).leave(host_waits_seconds=0.0)
+        job.jobs.pop(0).leave(host_waits_seconds=PATIENCE_SECONDS)
+        assert host.await_all_gone(0.0)
+
+
+@pytest.mark.parametrize(("changes", "why"), [({"procs_per_node": 2}, "1 ranks")])
+def test_a_launcher_of_another_shape_is_refused_with_the_reason(changes: dict[str, int], why: str) -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=3)) as job:
+        job.arrive(2, **changes)
+        job.until(lambda: any(isinstance(news, Refused) for news in job.news[2]), "the refusal")
+        assert why in next(news.why for news in job.news[2] if isinstance(news, Refused))
+        del job.jobs[2]
+        assert job.active() == [0, 1]
+
+
+def test_a_stranger_without_the_secret_never_takes_part() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=3)) as job:
+        job.arrive(2, secret="another")
+        job.until(lambda: any(isinstance(news, HostSilent) for news in job.news[2]), "the end of the connection")
+        del job.jobs[2]
+        assert job.active() == [0, 1]
