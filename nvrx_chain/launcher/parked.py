@@ -1,0 +1,97 @@
+"""A parked worker: an interpreter that has imported what takes long and waits to be told which rank it is.
+
+Started as `python -u parked.py SOCKET PARENT PRELOAD...`, never imported. It must behave afterwards as a fresh
+`python script.py` would, so it keeps to the standard library, leaves nothing behind in `__main__`, and touches no GPU.
+Touches: the socket, prctl(2), /proc/self/fd.
+"""
+
+import sys
+
+# The directory of this file: its modules must not be found instead of the user's.
+del sys.path[0]
+
+
+def _park() -> dict:
+    import ctypes
+    import importlib
+    import json
+    import os
+    import signal
+    import socket
+
+    pr_set_pdeathsig = 1
+    descriptor, parent, *preload = sys.argv[1:]
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != int(parent):
+        # It died before the line above: no signal will come any more.
+        os._exit(1)
+    control = socket.socket(fileno=int(descriptor))
+
+    def say(**words: object) -> None:
+        control.sendall(json.dumps(words).encode() + b"\n")
+
+    try:
+        for name in preload:
+            importlib.import_module(name)
+    except BaseException as error:
+        say(failed=f"importing {name}: {type(error).__name__}: {error}")
+        os._exit(1)
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        if target.startswith("/dev/nvidia"):
+            # A parked process must hold no GPU: memory, contexts and a reset would all meet it.
+            say(failed=f"importing {' '.join(preload)} opened {target}")
+            os._exit(1)
+    say(ready=True)
+    line = control.makefile("rb").readline()
+    if not line:
+        # The launcher has no use for it.
+        os._exit(0)
+    control.close()
+    order = json.loads(line)
+    for name in order["unset"]:
+        os.environ.pop(name, None)
+    os.environ.update(order["set"])
+    return order
+
+
+def _become(order: dict) -> None:
+    """Make of this process what `python script.py` or `python -m module` would have started as."""
+    import os
+
+    if order["module"]:
+        sys.path.insert(0, os.getcwd())
+        sys.argv[:] = order["argv"]
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(order["argv"][0])))
+        sys.argv[:] = order["argv"]
+
+
+_order = _park()
+_become(_order)
+
+if _order["module"]:
+    import runpy
+
+    # What `python -m` itself calls: it runs in the real __main__.
+    runpy._run_module_as_main(_order["argv"][0])
+else:
+
+    def _run(path: str) -> None:
+        import io
+
+        main = sys.modules["__main__"].__dict__
+        for name in [name for name in main if not (name.startswith("__") and name.endswith("__"))]:
+            del main[name]
+        main["__file__"] = path
+        main.pop("__cached__", None)
+        main["__doc__"] = None
+        main["__annotations__"] = {}
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(code, main)
+
+    _run(_order["argv"][0])
