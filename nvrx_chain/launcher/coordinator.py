@@ -99,10 +99,6 @@ class Coordinator:
             if known.member.group == group and known.standing is Standing.LIVE:
                 known.standing, known.lost_how = Standing.EXCLUDED, why
 
-    def exclude_of(self, agent_id: str, why: str) -> None:
-        """As `exclude`, for the array task of a launcher."""
-        self.exclude(self._known[agent_id].member.group, why)
-
     def heard(self, event: Event, now: float) -> None:
         """Take in an event of the control store."""
         before = self.state

@@ -18,7 +18,17 @@ import msgspec
 
 from nvrx_chain.errors import NvrxError, RecordError
 from nvrx_chain.launcher.sealed import SealedStream
-from nvrx_chain.launcher.talk import Beat, Bye, GuestWord, Hello, HostWord, Refused, Welcome, parse_host_word
+from nvrx_chain.launcher.talk import (
+    Beat,
+    Bye,
+    Excluded,
+    GuestWord,
+    Hello,
+    HostWord,
+    Refused,
+    Welcome,
+    parse_host_word,
+)
 from nvrx_chain.launcher.wire import BadLine
 
 log = logging.getLogger(__name__)
@@ -34,14 +44,14 @@ class HostSilent(NvrxError):
 
 
 class Guest:
-    """The connection of one launcher. `post` gets each Welcome, Refused and, once, HostSilent; from another thread."""
+    """The connection of one launcher. `post` is called in another thread: for what the host says, once for its end."""
 
     def __init__(
         self,
         address: tuple[str, int],
         secret: str,
         hello: Hello,
-        post: Callable[[Welcome | Refused | HostSilent], None],
+        post: Callable[[Welcome | Refused | Excluded | HostSilent], None],
         *,
         liveness_seconds: float,
         connect_seconds: float,
@@ -127,7 +137,7 @@ class Guest:
             word: HostWord = parse_host_word(line)
             if isinstance(word, Refused):
                 return word
-            if isinstance(word, Welcome):
+            if isinstance(word, Welcome | Excluded):
                 self._post(word)
         return None
 

@@ -28,6 +28,7 @@ from nvrx_chain.launcher.talk import (
     Bye,
     Done,
     Exclude,
+    Excluded,
     GuestWord,
     Hello,
     Join,
@@ -55,6 +56,7 @@ Judge = Callable[[Opened, JobState], Ended | None]
 class _Guest:
     agent_id: str
     stream: SealedStream
+    group: str = ""
     read: int = 0
 
 
@@ -115,7 +117,14 @@ class CoordinatorHost:
 
     def _take_exclusion(self, group: str, why: str) -> None:
         self._coordinator.exclude(group, why)
+        self._tell_excluded(group)
         self._drive()
+
+    def _tell_excluded(self, group: str) -> None:
+        why = self._coordinator.excluded[group]
+        for guest in self._guests.values():
+            if guest.group == group:
+                guest.stream.send(msgspec.json.encode(Excluded(why=why)))
 
     def _run(self, listener: socket.socket) -> None:
         self._loop.run_until_complete(self._serve_forever(listener))
@@ -236,7 +245,8 @@ class CoordinatorHost:
             stream.send(msgspec.json.encode(refusal))
             await stream.drain(GREETING_SECONDS)
             return None
-        guest = _Guest(agent_id=word.member.agent_id, stream=stream, read=self._log.kept_from)
+        member = word.member
+        guest = _Guest(agent_id=member.agent_id, stream=stream, group=member.group, read=self._log.kept_from)
         self._guests[guest.agent_id] = guest
         stream.send(msgspec.json.encode(Welcome(read_from=self._log.kept_from)))
         return guest
@@ -274,7 +284,8 @@ class CoordinatorHost:
         elif isinstance(word, Done):
             self._coordinator.done(guest.agent_id, word.round)
         elif isinstance(word, Exclude):
-            self._coordinator.exclude_of(guest.agent_id, word.why)
+            self._coordinator.exclude(guest.group, word.why)
+            self._tell_excluded(guest.group)
 
     async def _beat(self, stream: SealedStream) -> None:
         while True:

@@ -66,8 +66,14 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     again: bool
 
 
+class Excluded(msgspec.Struct, frozen=True, kw_only=True, tag="excluded"):
+    """Its array task takes part no more, and why: it stops its workers and leaves."""
+
+    why: str
+
+
 GuestWord = Hello | Join | Stopping | Done | Exclude | Bye | Beat
-HostWord = Welcome | Refused | Beat
+HostWord = Welcome | Refused | Excluded | Beat
 
 _GUEST: msgspec.json.Decoder[GuestWord] = msgspec.json.Decoder(GuestWord)
 _HOST: msgspec.json.Decoder[HostWord] = msgspec.json.Decoder(HostWord)

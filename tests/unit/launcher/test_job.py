@@ -10,12 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from nvrx_chain.launcher.coordinator import Limits
-from nvrx_chain.launcher.events import Cause
+from nvrx_chain.launcher.events import Cause, Hosted
 from nvrx_chain.launcher.guest import HostSilent
 from nvrx_chain.launcher.job import Job, Meeting, new_agent_id
 from nvrx_chain.launcher.members import Member, Spec
 from nvrx_chain.launcher.reasons import Reason
-from nvrx_chain.launcher.talk import Refused
+from nvrx_chain.launcher.talk import Excluded, Refused
 
 PATIENCE_SECONDS = 30.0
 
@@ -69,7 +69,7 @@ class Crowd:
 
     def join_all(self) -> None:
         for job in self.jobs.values():
-            job.join()
+            job.join(job.state.round)
 
     def active(self, index: int = 0) -> list[int]:
         filled = self.jobs[index].state.filled
@@ -119,7 +119,9 @@ def test_two_that_fail_at_once_open_one_round() -> None:
         job.until_open(1)
         job.join_all()
         job.until_filled(1)
-        assert {found.state.cause for found in job.jobs.values()} == {Cause(kind="worker", rank=0)}
+        causes = {found.state.cause for found in job.jobs.values()}
+        assert causes in ({Cause(kind="worker", rank=0)}, {Cause(kind="worker", rank=1)})
+        assert {found.state.round for found in job.jobs.values()} == {1}
 
 
 def test_a_launcher_whose_connection_ends_gives_its_seat_to_a_spare() -> None:
@@ -162,7 +164,24 @@ def test_an_end_reaches_everybody_with_its_code_and_the_first_one_counts() -> No
         ends = {
             (found.state.ended.reason, found.state.ended.exit_code) for found in job.jobs.values() if found.state.ended
         }
-        assert ends == {(Reason.WORKLOAD_STOP, 93)}
+        assert ends in ({(Reason.WORKLOAD_STOP, 93)}, {(Reason.FAILED, 1)})
+
+
+def test_the_ranks_of_a_round_meet_where_the_first_node_says() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=2)) as job:
+        job.jobs[0].host_ranks(0, 4711)
+        job.until(lambda: all(found.state.hosted is not None for found in job.jobs.values()), "hosted")
+        assert {found.state.hosted for found in job.jobs.values()} == {Hosted(round=0, address="node0", port=4711)}
+
+
+def test_a_task_that_is_excluded_is_told_and_another_takes_its_seat() -> None:
+    with crowd(3, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5)) as job:
+        job.jobs[1].exclude_own_task("its GPU is lost")
+        job.until(lambda: Excluded(why="its GPU is lost") in job.news[1], "the word")
+        job.until_open(1)
+        job.join_all()
+        job.until_filled(1)
+        assert job.active() == [0, 2]
 
 
 def test_the_host_waits_for_the_others_to_leave() -> None:
