@@ -82,6 +82,8 @@ class Crew:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    launcher: str = "nvrx"
+    """`nvrx`, or for comparison `torchrun` or `ft_launcher`, which lies with `python`."""
     port: int = field(default_factory=free_port)
     nodes: dict[int, LaunchedNode] = field(default_factory=dict)
 
@@ -92,14 +94,7 @@ class Crew:
 
     def _start(self, index: int) -> LaunchedNode:
         log = self.directory / f"launcher.{index}.log"
-        argv = [
-            *(self.python, "-m", "nvrx_chain", "launch"),
-            *("--nnodes", self.nnodes, "--nproc-per-node", str(self.ranks)),
-            *("--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", self.directory.name),
-            *("--rdzv-conf", f"is_host={int(index == 0)}", "--local-addr", "127.0.0.1"),
-            *self.options,
-            *(self.command or (str(RANK), str(self.directory))),
-        ]
+        argv = [*self._launcher(index), *self.options, *(self.command or (str(RANK), str(self.directory)))]
         environment = {
             **os.environ,
             "SLURM_PROCID": str(index),
@@ -107,6 +102,7 @@ class Crew:
             "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1",
             "NVRX_CHAIN_LAUNCH_SECRET": "the secret of this test",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
+            **self._peer_environment(index),
             **self.environment,
         }
         environment.pop("SLURM_JOB_ID", None)
@@ -115,6 +111,28 @@ class Crew:
                 argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         return LaunchedNode(index=index, process=process, log=log)
+
+    def _launcher(self, index: int) -> tuple[str, ...]:
+        """The words of a launcher that all kinds have in common."""
+        module = {
+            "nvrx": ("nvrx_chain", "launch"),
+            "torchrun": ("torch.distributed.run", "--rdzv-backend=c10d"),
+            "ft_launcher": ("nvidia_resiliency_ext.fault_tolerance.launcher", "--rdzv-backend=c10d"),
+        }
+        return (
+            *(self.python, "-m", *module[self.launcher]),
+            *("--nnodes", self.nnodes, "--nproc-per-node", str(self.ranks)),
+            *("--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", self.directory.name),
+            *("--rdzv-conf", f"is_host={int(index == 0)}", "--local-addr", "127.0.0.1"),
+        )
+
+    def _peer_environment(self, index: int) -> dict[str, str]:
+        """What the other launchers need to be at their best, and to live beside each other on one host."""
+        if self.launcher == "nvrx":
+            return {}
+        own = self.directory / f"t{index}"
+        own.mkdir(exist_ok=True)
+        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TMPDIR": str(own)}
 
     def events(self, what: str | None = None, *, round_number: int | None = None) -> list[dict[str, Any]]:
         """What the ranks told, in the order of their clocks."""

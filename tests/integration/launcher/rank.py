@@ -67,6 +67,7 @@ def main() -> None:
         dist.all_reduce(one.clone())
         number += 1
         tell("step", number=number)
+    dist.destroy_process_group()
     tell("done")
 
 
