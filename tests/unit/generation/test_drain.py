@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_chain.generation.drain import STALE_POLLS, Doubt, Reader, choose_excluded, find_doubt, find_drained
+from nvrx_chain.generation.drain import choose_excluded, find_drained
 from nvrx_chain.records.control import Drained, DrainedNode, Rendezvous
-from nvrx_chain.records.drained import name_drained
+from nvrx_chain.records.drained import STALE_POLLS, Doubt, Reader, find_doubt, name_drained
 from nvrx_chain.slurm.model import Node
 from nvrx_chain.slurm.states import NodeState
 
