@@ -108,6 +108,7 @@ class GpuCheck(_Paced):
         self._gpus = gpus
         self._seconds = seconds
         self._tolerance = ecc_tolerance
+        self._names: frozenset[str] = frozenset()
 
     def look(self, round_number: int) -> Seen:
         try:
@@ -117,10 +118,20 @@ class GpuCheck(_Paced):
             return Seen(unobserved=(f"{error}",))
         except NvmlUnreachable as error:
             return Seen(sick=(f"{error}",))
+        if not states and not self._names:
+            return Seen(unobserved=("NVML shows no device, though this machine has some",))
         return Seen(
-            sick=tuple(reason for state in states for reason in judge_gpu(state, self._tolerance)),
+            sick=tuple(reason for state in states for reason in judge_gpu(state, self._tolerance))
+            or self._find_vanished(states),
             unobserved=tuple(f"{state.name}: {what}" for state in states for what in state.unobserved),
         )
+
+    def _find_vanished(self, states: Sequence[GpuState]) -> tuple[str, ...]:
+        """Devices that were here before: one that fell off its bus is not counted any more after a while."""
+        names = frozenset(state.name for state in states)
+        vanished = sorted(self._names - names)
+        self._names |= names
+        return tuple(f"{name} has vanished" for name in vanished)
 
 
 def judge_gpu(state: GpuState, ecc_tolerance: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ lets go of the devices when nobody has asked for a while. `ProbedGpus` is the si
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -22,6 +23,9 @@ import msgspec
 
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, Nvml, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.visible import VARIABLE, visible_devices
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -58,6 +62,20 @@ def has_gpus(devices: Path = Path("/dev")) -> bool:
     return any(path.name.removeprefix("nvidia").isdigit() for path in devices.glob(_DEVICE_NODES))
 
 
+def open_gpus(environ: Mapping[str, str], devices: Path = Path("/dev")) -> ProbedGpus | None:
+    """The GPUs of this job on this node; None, and one line in the log, where it has none. Asks nothing yet."""
+    visible = visible_devices(environ)
+    if visible == ():
+        log.info(
+            "no GPU is visible to this job: GPU checks and memory reclaim are off %s=%s", VARIABLE, environ[VARIABLE]
+        )
+        return None
+    if not has_gpus(devices):
+        log.info("no NVIDIA GPU on this node: GPU checks and memory reclaim are off")
+        return None
+    return ProbedGpus(visible, environ=environ)
+
+
 class ProbedGpus:
     """The GPUs in `visible` by a process that is started when it is first asked. Threads may share one."""
 
@@ -84,19 +102,30 @@ class ProbedGpus:
 
     def close(self) -> None:
         """End the process. One that hangs in the driver is left behind."""
-        with self._lock:
-            process, self._process = self._process, None
-            if process is None:
-                return
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            try:
-                process.wait(_AFTER_EOF_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._kill(process)
-            if process.stdout is not None:
-                process.stdout.close()
+        if not self._lock.acquire(timeout=_AFTER_EOF_SECONDS):
+            # A question is under way: its end ends that too.
+            process = self._process
+            if process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            return
+        try:
+            if self._process is not None:
+                self._end(self._process)
+        finally:
+            self._process = None
+            self._lock.release()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(_AFTER_EOF_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill(process)
+        if process.stdout is not None:
+            process.stdout.close()
 
     def _ask(self, what: str, kind: type[T], seconds: float) -> T:
         deadline = time.monotonic() + seconds

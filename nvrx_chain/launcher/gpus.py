@@ -169,9 +169,9 @@ class Nvml:
             handle = self._handle(word, count)
             return (_text(nvml.nvmlDeviceGetUUID(handle)), handle)
         except nvml.NVMLError as error:
-            return (f"GPU {word}", _Sick(f"NVML: {error}"))
+            return (_call(word), _Sick(f"NVML: {error}"))
         except _Sick as reason:
-            return (f"GPU {word}", reason)
+            return (_call(word), reason)
 
     def _handle(self, word: str, count: int) -> Any:
         nvml = self._require()
@@ -190,7 +190,12 @@ class Nvml:
 
     def _uuids(self, count: int) -> list[str]:
         nvml = self._require()
-        return [_text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))) for index in range(count)]
+        found = []
+        for index in range(count):
+            # A lost device must not hide the others, which may be the only ones of this job.
+            with contextlib.suppress(nvml.NVMLError):
+                found.append(_text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))))
+        return found
 
     def _old_mig_handle(self, gpu: str, gpu_instance: int, compute_instance: int) -> Any:
         nvml = self._require()
@@ -345,6 +350,10 @@ class Nvml:
         except _NoAnswer:
             info = self._ask(ask_plain)
         return uuid.UUID(bytes=bytes(info.clusterUuid))
+
+
+def _call(word: str) -> str:
+    return f"GPU {word}" if parse_index(word) is not None else word
 
 
 def _import_pynvml() -> Any:

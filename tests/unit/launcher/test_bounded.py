@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -114,6 +115,20 @@ def test_while_one_that_cannot_be_killed_is_left_no_other_is_started(tmp_path: P
         living.wait()
     assert program.run(os.environ, 5.0).exit_code == 0
     assert (tmp_path / "started").exists()
+
+
+def test_signals_are_as_a_shell_gives_them_whatever_the_launcher_blocks() -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    try:
+        assert run("grep -E 'SigBlk|SigIgn' /proc/self/status | tr -d '\\n\\t '").last_line == (
+            "SigBlk:0000000000000000SigIgn:0000000000000000"
+        )
+        started_at = time.monotonic()
+        assert run("timeout 0.2 sleep 60").exit_code == 124
+        assert run("yes | head -n 1 >/dev/null").exit_code == 0
+        assert time.monotonic() - started_at < 3.0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def test_it_dies_with_the_launcher(tmp_path: Path) -> None:

@@ -66,6 +66,22 @@ def test_what_a_driver_cannot_tell_is_passed_on_as_unobserved() -> None:
     assert GpuCheck(Direct(module), 5.0, 0).look(0).unobserved == (f"{uuid(0)}: recovery action: Not supported",)
 
 
+def test_a_gpu_that_is_not_counted_any_more_has_vanished() -> None:
+    module = FakePynvml(eight())
+    check = GpuCheck(Direct(module), 5.0, 0)
+    assert check.look(0) == Seen()
+    del module.devices[2]
+    assert check.look(1).sick == (f"{uuid(2)} has vanished",)
+    assert check.look(2).sick == (f"{uuid(2)} has vanished",)
+    module.devices.clear()
+    assert len(check.look(3).sick) == 8
+
+
+def test_no_device_from_the_start_is_unobserved_as_in_a_job_without_gpus_on_a_node_that_has_them() -> None:
+    seen = GpuCheck(Direct(FakePynvml([])), 5.0, 0).look(0)
+    assert (seen.sick, len(seen.unobserved)) == ((), 1)
+
+
 # Storage
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nvrx_chain.launcher.gpu_probe import NvmlHangs, ProbedGpus, has_gpus
+from nvrx_chain.launcher.gpu_probe import NvmlHangs, ProbedGpus, has_gpus, open_gpus
 from nvrx_chain.launcher.gpus import NvmlAbsent, NvmlUnreachable
 from tests.fakes.fake_pynvml import uuid
 
@@ -176,6 +177,40 @@ def test_a_machine_has_gpus_when_it_has_their_device_nodes(tmp_path: Path) -> No
     (tmp_path / "nvidia12").touch()
     assert has_gpus(tmp_path)
     assert not has_gpus(tmp_path / "not there")
+
+
+def test_gpus_that_are_not_ours_are_not_opened_and_one_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert open_gpus({}, tmp_path) is None
+        (tmp_path / "nvidia0").touch()
+        assert open_gpus({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, tmp_path) is None
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "no NVIDIA GPU on this node",
+        "no GPU is visible to this job",
+    ]
+    assert open_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path) is not None
+
+
+def test_closing_does_not_wait_for_a_question_that_hangs(probes: Probes) -> None:
+    before = set(children())
+    probe = probes.start("FakePynvml.nvmlInit = lambda self: time.sleep(60)\n        " + HEALTHY)
+    failed = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(NvmlUnreachable):
+            probe.states(30.0)
+        failed.set()
+
+    threading.Thread(target=ask).start()
+    deadline = time.monotonic() + 10.0
+    while not set(children()) - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    started_at = time.monotonic()
+    probe.close()
+    assert time.monotonic() - started_at < 1.5
+    assert failed.wait(5.0)
 
 
 def test_the_real_probe_says_on_this_machine_that_there_is_no_nvml() -> None:

@@ -129,10 +129,18 @@ def test_only_the_devices_of_cuda_visible_devices_are_looked_at() -> None:
     assert [state.name for state in look(module, ("GPU-00000007",))] == [uuid(7)]
 
 
-@pytest.mark.parametrize("word", ["8", "GPU-0000", "GPU-ffff", "MIG-77777777-1111-2222-3333-444444444444", "what"])
+@pytest.mark.parametrize(
+    "word", ["8", "99999", "GPU-0000", "GPU-ffff", "MIG-77777777-1111-2222-3333-444444444444", "what"]
+)
 def test_a_device_that_cuda_would_not_find_makes_the_node_sick(word: str) -> None:
     (reason,) = reasons(FakePynvml(eight()), (word,))
-    assert reason.startswith(f"GPU {word} cannot be reached")
+    assert reason.removeprefix("GPU ").startswith(f"{word} cannot be reached")
+
+
+def test_a_lost_device_of_others_does_not_hide_ours() -> None:
+    module = FakePynvml(eight())
+    module.devices[6].lost = True
+    assert reasons(module, ("GPU-00000003", "5", uuid(7))) == []
 
 
 def test_no_visible_device_is_nothing_to_look_at() -> None:
