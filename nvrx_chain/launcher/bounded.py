@@ -18,6 +18,7 @@ from pathlib import Path
 
 _CHILD = Path(__file__).with_name("bounded_child.py")
 _AFTER_KILL_SECONDS = 0.3
+_REAP_PAUSE_SECONDS = 0.002
 _KEPT_BYTES = 4096
 _LONGEST_LINE = 300
 _PIPE_READS = 16
@@ -76,20 +77,9 @@ class BoundedProgram:
         output = process.stdout.fileno()
         os.set_blocking(output, False)
         ended = os.pidfd_open(process.pid)
-        kept = b""
         try:
-            # Not until the output ends: a child in the background may hold it open for ever.
-            while (left := deadline - time.monotonic()) > 0:
-                ready = select.select([ended, output], [], [], left)[0]
-                if output in ready:
-                    found = _read(output)
-                    kept = (kept + found)[-_KEPT_BYTES:]
-                    if not found:
-                        select.select([ended], [], [], max(0.0, deadline - time.monotonic()))
-                        ready.append(ended)
-                if ended in ready:
-                    break
-            has_ended = bool(select.select([ended], [], [], 0)[0])
+            kept = _listen(output, ended, deadline)
+            has_ended = is_readable(ended, 0)
             self._end(process)
             kept = _drain(output, kept)
         finally:
@@ -110,6 +100,46 @@ class BoundedProgram:
             process.wait(_AFTER_KILL_SECONDS)
         except subprocess.TimeoutExpired:
             self._stuck = process
+            return
+        _reap_group(process.pid)
+
+
+def is_readable(descriptor: int, seconds: float) -> bool:
+    """Whether there is something to read, or an end, within so many seconds."""
+    # Not select(2): on a rendezvous host descriptors go beyond its 1024.
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def _listen(output: int, ended: int, deadline: float) -> bytes:
+    """The end of what a program prints, until it has ended or its time is up.
+
+    Not until its output ends: a child in the background may hold that open for ever.
+    """
+    kept = b""
+    poll = select.poll()
+    poll.register(output, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0:
+        ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
+        if output in ready:
+            found = _read(output)
+            kept = (kept + found)[-_KEPT_BYTES:]
+            if not found:
+                poll.unregister(output)
+        if ended in ready:
+            break
+    return kept
+
+
+def _reap_group(group: int) -> None:
+    """Take the exit status of its killed children: those of a launcher that is a child subreaper are ours now."""
+    deadline = time.monotonic() + _AFTER_KILL_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-group, os.WNOHANG)[0] == 0:
+                time.sleep(_REAP_PAUSE_SECONDS)
 
 
 def _read(descriptor: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import stat
 import sys
@@ -30,6 +31,8 @@ from nvrx_chain.records.layout import GenerationDirectory
 log = logging.getLogger(__name__)
 
 DRAIN_EVERY_SECONDS = 30.0
+FILE_PATIENCE_SECONDS = 2.0
+"""For markers that let the node take part in doubt: a run directory that stalls must not hold up every restart."""
 
 _LONGEST_SEGMENT_BYTES = 4096
 _TOUCH = """
@@ -74,6 +77,11 @@ class Check(Protocol):
         ...
 
     @property
+    def patience_seconds(self) -> float:
+        """How long a join waits for it, if its deadline allows."""
+        ...
+
+    @property
     def silence_is_sick(self) -> bool:
         """What it means when no result came in time: a sick node, or nothing observed."""
         ...
@@ -87,6 +95,7 @@ class Pace:
 
     ttl_seconds: float = 0.0
     every_seconds: float = 0.0
+    patience_seconds: float = math.inf
     silence_is_sick: bool = True
 
 
@@ -97,6 +106,7 @@ class _Paced:
         self.name = name
         self.ttl_seconds = pace.ttl_seconds
         self.every_seconds = pace.every_seconds
+        self.patience_seconds = pace.patience_seconds
         self.silence_is_sick = pace.silence_is_sick
 
 
@@ -150,14 +160,23 @@ def judge_gpu(state: GpuState, ecc_tolerance: int) -> Iterator[str]:
 class StorageCheck(_Paced):
     """One path is there and answers."""
 
-    def __init__(self, path: Path, seconds: float, ttl_seconds: float, probe: Sequence[str] = STORAGE_PROBE) -> None:
+    def __init__(
+        self,
+        path: Path,
+        environ: Mapping[str, str],
+        seconds: float,
+        ttl_seconds: float,
+        probe: Sequence[str] = STORAGE_PROBE,
+    ) -> None:
         super().__init__("storage", Pace(ttl_seconds=ttl_seconds, every_seconds=ttl_seconds / 2))
         self._path = path
+        # All of it: a Python of a module tree does not start without its LD_LIBRARY_PATH.
+        self._environ = dict(environ)
         self._seconds = seconds
         self._program = BoundedProgram([*probe, str(path)])
 
     def look(self, round_number: int) -> Seen:
-        ran = self._program.run({}, self._seconds)
+        ran = self._program.run(self._environ, self._seconds)
         if ran.start_error is not None:
             return Seen(unobserved=(f"{self._path}: the probe could not be started: {ran.start_error}",))
         if ran.exit_code is None:
@@ -198,7 +217,10 @@ class DrainCheck(_Paced):
     """The chain wants this task's nodes back, and a spare can take its place. In doubt the task takes part."""
 
     def __init__(self, control: Path, array_job_id: int, task: int, nodes: tuple[str, ...]) -> None:
-        super().__init__("drain", Pace(every_seconds=DRAIN_EVERY_SECONDS, silence_is_sick=False))
+        super().__init__(
+            "drain",
+            Pace(every_seconds=DRAIN_EVERY_SECONDS, patience_seconds=FILE_PATIENCE_SECONDS, silence_is_sick=False),
+        )
         self._directory = GenerationDirectory(control.parent, array_job_id)
         self._task = task
         self._nodes = nodes
@@ -233,7 +255,7 @@ class SegmentFileCheck(_Paced):
     """NVRx's segment health file: a regular file with any content takes the task out, anything else does not."""
 
     def __init__(self, directory: Path, job_id: str, task_id: str) -> None:
-        super().__init__("segment_file", Pace(silence_is_sick=False))
+        super().__init__("segment_file", Pace(patience_seconds=FILE_PATIENCE_SECONDS, silence_is_sick=False))
         self._path = directory / f"segment_health_check.{job_id}.{task_id}"
 
     def look(self, round_number: int) -> Seen:
@@ -280,7 +302,7 @@ def make_checks(
     if settings.gpu and gpus is not None:
         checks.append(GpuCheck(gpus, settings.gpu_seconds, settings.gpu_ecc_tolerance))
     for path in settings.storage_paths:
-        checks.append(StorageCheck(path, settings.storage_seconds, settings.storage_ttl_seconds))
+        checks.append(StorageCheck(path, environ, settings.storage_seconds, settings.storage_ttl_seconds))
     if settings.command:
         checks.append(CommandCheck(settings.command, environ, settings.command_seconds, settings.command_ttl_seconds))
     if settings.injections:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from nvrx_chain.errors import NvrxError
+from nvrx_chain.launcher.bounded import is_readable
 from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, Nvml, NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.visible import VARIABLE, visible_devices
 
@@ -189,7 +189,7 @@ class ProbedGpus:
         assert process.stdout is not None
         while b"\n" not in self._unread:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            if left <= 0 or not is_readable(process.stdout.fileno(), left):
                 return None
             found = os.read(process.stdout.fileno(), 1 << 16)
             if not found:
@@ -235,11 +235,11 @@ def serve(source: int, sink: int, nvml: Nvml | None = None) -> None:
     waiting = b""
     known: dict[tuple[str, ...] | None, Nvml] = {}
     while True:
-        if not select.select([source], [], [], IDLE_SECONDS)[0]:
+        if not is_readable(source, IDLE_SECONDS):
             for library in known.values():
                 library.close()
             known.clear()
-            select.select([source], [], [])  # no deadline: the input ends with the launcher
+        # No deadline: the input ends with the launcher.
         found = os.read(source, 1 << 16)
         if not found:
             return

@@ -159,14 +159,14 @@ class HealthChecks:
         started_at = time.monotonic()
         for watch in self._watches:
             watch.ask(round_number, started_at)
-        deadline = started_at + deadline_seconds
         findings: list[Finding] = []
         unobserved: list[Finding] = []
         for watch in self._watches:
             name = watch.check.name
-            seen = watch.answer(started_at, deadline)
+            seconds = min(deadline_seconds, watch.check.patience_seconds)
+            seen = watch.answer(started_at, started_at + seconds)
             if seen is None:
-                late = Finding(check=name, reason=f"no result within {deadline_seconds:g} s")
+                late = Finding(check=name, reason=f"no result within {seconds:g} s")
                 (findings if watch.check.silence_is_sick else unobserved).append(late)
                 continue
             findings += [Finding(check=name, reason=reason) for reason in seen.sick]

@@ -24,7 +24,7 @@ class HealthSettings:
     storage_paths: tuple[Path, ...] = ()
     storage_seconds: float = 5.0
     """How long one path may take to answer."""
-    storage_ttl_seconds: float = 30.0
+    storage_ttl_seconds: float = 60.0
     """For how long a good answer counts."""
     segment_dir: Path | None = None
     """Where NVRx's segment health files lie."""

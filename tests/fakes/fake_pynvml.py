@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, Nvml
+
 NVML_SUCCESS = 0
 CODES = {
     "UNINITIALIZED": 1,
@@ -223,3 +225,19 @@ def uuid(number: int) -> str:
 def eight() -> list[Device]:
     """A node of eight healthy GPUs."""
     return [Device(uuid=uuid(number)) for number in range(8)]
+
+
+class Direct:
+    """A GpuLibrary without a process between."""
+
+    def __init__(self, module: FakePynvml, visible: tuple[str, ...] | None = None) -> None:
+        self._nvml = Nvml(visible, module)
+
+    def states(self, seconds: float) -> tuple[GpuState, ...]:
+        return self._nvml.states()
+
+    def memory(self, seconds: float) -> tuple[GpuMemory, ...]:
+        return self._nvml.memory()
+
+    def domains(self, seconds: float) -> tuple[GpuDomain, ...]:
+        return self._nvml.domains()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from nvrx_chain.launcher.bounded import BoundedProgram, Ran
+from tests.fakes.descriptors import many_descriptors
 
 
 def run(program: str, seconds: float = 5.0) -> Ran:
@@ -147,6 +149,25 @@ BoundedProgram(["/bin/sh", "-c", "echo $$ > {note}; exec sleep 60"]).run(os.envi
     process.kill()
     process.wait()
     assert ended(pid)
+
+
+def test_a_launcher_that_adopts_orphans_keeps_no_dead_ones() -> None:
+    launcher = """
+import ctypes, os
+from nvrx_chain.launcher.bounded import BoundedProgram
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+for script, seconds in (("sleep 60 & sleep 60 & exit 1", 9.0), ("sleep 60 & wait", 0.3)):
+    BoundedProgram(["/bin/sh", "-c", script]).run(os.environ, seconds)
+print(repr(open("/proc/self/task/" + str(os.getpid()) + "/children").read()))
+"""
+    done = subprocess.run([sys.executable, "-c", launcher], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "''\n"
+
+
+def test_descriptors_beyond_those_of_select_are_no_trouble() -> None:
+    with many_descriptors():
+        assert run("echo here; exit 3") == Ran(exit_code=3, last_line="here")
+        assert run("sleep 60", seconds=0.1).exit_code is None
 
 
 def test_no_descriptor_is_left_open() -> None:

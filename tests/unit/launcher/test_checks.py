@@ -26,8 +26,7 @@ from nvrx_chain.launcher.gpus import NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.health_settings import HealthSettings, make_health_settings, parse_injections
 from nvrx_chain.launcher.place import Place, read_place
 from nvrx_chain.records.control import Drained, DrainedNode, Rendezvous
-from tests.fakes.fake_pynvml import FakePynvml, eight, uuid
-from tests.unit.launcher.test_domain import Direct
+from tests.fakes.fake_pynvml import Direct, FakePynvml, eight, uuid
 
 ODD = "a path & 'more' #50%"
 
@@ -86,7 +85,11 @@ def test_no_device_from_the_start_is_unobserved_as_in_a_job_without_gpus_on_a_no
 
 
 def storage(path: Path, seconds: float = 5.0, probe: tuple[str, ...] | None = None) -> Seen:
-    check = StorageCheck(path, seconds, 30.0) if probe is None else StorageCheck(path, seconds, 30.0, probe)
+    check = (
+        StorageCheck(path, os.environ, seconds, 30.0)
+        if probe is None
+        else StorageCheck(path, os.environ, seconds, 30.0, probe)
+    )
     return check.look(0)
 
 
@@ -370,6 +373,12 @@ def test_every_check_that_is_asked_for_is_in_the_list_and_no_other(tmp_path: Pat
     assert names == ["segment_file", "drain", "gpu", "storage", "storage", "command", "injected"]
     without = HealthSettings(gpu=False)
     assert make_checks(without, place(), {}, Direct(FakePynvml(eight()))) == ()
+
+
+def test_checks_that_let_the_node_take_part_in_doubt_are_the_ones_that_are_not_waited_for(tmp_path: Path) -> None:
+    settings = HealthSettings(storage_paths=(tmp_path,), segment_dir=tmp_path, control_dir=tmp_path, command=("/x",))
+    for check in make_checks(settings, place(), {}, Direct(FakePynvml(eight()))):
+        assert check.silence_is_sick is (check.patience_seconds > 2.0) is (check.name not in ("drain", "segment_file"))
 
 
 def test_errors_of_nvml_are_told_apart_by_their_class() -> None:

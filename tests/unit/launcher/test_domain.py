@@ -8,24 +8,7 @@ import pytest
 
 from nvrx_chain.errors import NvrxError, UsageError
 from nvrx_chain.launcher.domain import parse_segment, read_domain
-from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, Nvml
-from tests.fakes.fake_pynvml import Device, FakePynvml, eight, uuid
-
-
-class Direct:
-    """A GpuLibrary without a process between."""
-
-    def __init__(self, module: FakePynvml, visible: tuple[str, ...] | None = None) -> None:
-        self._nvml = Nvml(visible, module)
-
-    def states(self, seconds: float) -> tuple[GpuState, ...]:
-        return self._nvml.states()
-
-    def memory(self, seconds: float) -> tuple[GpuMemory, ...]:
-        return self._nvml.memory()
-
-    def domains(self, seconds: float) -> tuple[GpuDomain, ...]:
-        return self._nvml.domains()
+from tests.fakes.fake_pynvml import Device, Direct, FakePynvml, eight, uuid
 
 
 @pytest.mark.parametrize("text", [None, "", "  "])

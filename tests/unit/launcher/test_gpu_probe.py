@@ -17,6 +17,7 @@ import pytest
 
 from nvrx_chain.launcher.gpu_probe import NvmlHangs, ProbedGpus, has_gpus, open_gpus
 from nvrx_chain.launcher.gpus import NvmlAbsent, NvmlUnreachable
+from tests.fakes.descriptors import many_descriptors
 from tests.fakes.fake_pynvml import uuid
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +71,11 @@ def test_the_process_answers_for_the_visible_devices_and_ends_with_its_input(pro
     (process,) = set(children()) - set(before)
     probe.close()
     assert not process.is_running()
+
+
+def test_descriptors_beyond_those_of_select_are_no_trouble(probes: Probes) -> None:
+    with many_descriptors():
+        assert len(probes.start(HEALTHY).states(10.0)) == 8
 
 
 def test_one_process_serves_many_questions_also_after_it_let_go_of_the_devices(probes: Probes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import threading
 import time
@@ -24,6 +25,7 @@ class Scripted:
         self.name = name
         self.ttl_seconds = ttl
         self.every_seconds = every
+        self.patience_seconds = math.inf
         self.silence_is_sick = sick
         self.answer = Seen()
         self.rounds: list[int] = []
@@ -101,6 +103,17 @@ def test_checks_that_hang_share_one_deadline(started: Start) -> None:
     assert health.unobserved == (Finding(check="drain", reason="no result within 0.3 s"),)
     for check in hung:
         check.held.set()
+
+
+def test_a_marker_on_a_file_system_that_stalls_delays_a_join_no_longer_than_its_patience(started: Start) -> None:
+    check = Scripted("drain", sick=False)
+    check.patience_seconds = 0.1
+    check.held.clear()
+    found = started([check, Scripted()]).check(0, 30.0)
+    check.held.set()
+    assert found.is_healthy
+    assert found.unobserved == (Finding(check="drain", reason="no result within 0.1 s"),)
+    assert found.seconds < 2.0
 
 
 def test_a_check_that_hangs_is_not_started_a_second_time_and_counts_again_when_it_answers(started: Start) -> None:

@@ -26,8 +26,7 @@ from nvrx_chain.launcher.reclaim import (
     knows_pids,
     make_reclaim_settings,
 )
-from tests.fakes.fake_pynvml import Device, FakePynvml, eight, uuid
-from tests.unit.launcher.test_domain import Direct
+from tests.fakes.fake_pynvml import Device, Direct, FakePynvml, eight, uuid
 
 DEAD = frozenset({4194301, 4194302})
 """Numbers that no process of this machine has."""
