@@ -133,7 +133,7 @@ class GpuCheck(_Paced):
         return Seen(
             sick=tuple(reason for state in states for reason in judge_gpu(state, self._tolerance))
             or self._find_vanished(states),
-            unobserved=tuple(f"{state.name}: {what}" for state in states for what in state.unobserved),
+            unobserved=summarize_unobserved(states),
         )
 
     def _find_vanished(self, states: Sequence[GpuState]) -> tuple[str, ...]:
@@ -155,6 +155,17 @@ def judge_gpu(state: GpuState, ecc_tolerance: int) -> Iterator[str]:
         yield f"{state.name} could not replace a broken row of its memory"
     if state.recovery_action not in (None, "none"):
         yield f"{state.name} needs a recovery action: {state.recovery_action}"
+
+
+def summarize_unobserved(states: Sequence[GpuState]) -> tuple[str, ...]:
+    """What could not be observed, each once: an old driver does not know it of any device."""
+    names: dict[str, list[str]] = {}
+    for state in states:
+        for what in state.unobserved:
+            names.setdefault(what, []).append(state.name)
+    return tuple(
+        f"{what} (of {known[0] if len(known) == 1 else f'{len(known)} GPUs'})" for what, known in names.items()
+    )
 
 
 class StorageCheck(_Paced):

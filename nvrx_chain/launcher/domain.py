@@ -54,7 +54,10 @@ def read_domain(
 
 
 def _ask_gpus(gpus: GpuLibrary, node: str, seconds: float) -> str:
-    found = gpus.domains(seconds)
+    try:
+        found = gpus.domains(seconds)
+    except NvrxError as error:
+        raise NvrxError("finding the NVLink domain", part=f"NVML on {node}: {error}", hint=_HINT) from error
     missing = next((device for device in found if device.cluster_uuid is None), None)
     if missing is not None:
         raise NvrxError(

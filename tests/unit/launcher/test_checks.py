@@ -60,9 +60,12 @@ def test_nvml_that_does_not_work_is_sickness_and_nvml_that_is_not_there_is_not()
     assert (absent.sick, len(absent.unobserved)) == ((), 1)
 
 
-def test_what_a_driver_cannot_tell_is_passed_on_as_unobserved() -> None:
-    module = FakePynvml(eight()[:1], failing={"nvmlDeviceGetFieldValues": "NOT_SUPPORTED"})
-    assert GpuCheck(Direct(module), 5.0, 0).look(0).unobserved == (f"{uuid(0)}: recovery action: Not supported",)
+def test_what_a_driver_cannot_tell_is_one_line_for_all_its_devices() -> None:
+    module = FakePynvml(eight(), failing={"nvmlDeviceGetFieldValues": "NOT_SUPPORTED"})
+    seen = GpuCheck(Direct(module), 5.0, 0).look(0)
+    assert seen == Seen(unobserved=("recovery action: Not supported (of 8 GPUs)",))
+    seen = GpuCheck(Direct(module, ("2",)), 5.0, 0).look(0)
+    assert seen.unobserved == (f"recovery action: Not supported (of {uuid(2)})",)
 
 
 def test_a_gpu_that_is_not_counted_any_more_has_vanished() -> None:

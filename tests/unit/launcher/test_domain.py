@@ -47,6 +47,7 @@ def test_only_our_devices_decide() -> None:
             "Not supported",
         ),
         (FakePynvml([Device(uuid=uuid(0), lost=True)]), "Gpu is lost"),
+        (FakePynvml(eight(), failing={"nvmlInit": "LIBRARY_NOT_FOUND"}), "libnvidia-ml"),
         (FakePynvml([Device(uuid=uuid(0)), Device(uuid=uuid(1), cluster=b"x" * 16)]), "are in"),
     ],
 )

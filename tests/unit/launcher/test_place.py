@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nvrx_chain.errors import UsageError
 from nvrx_chain.launcher.place import UNKNOWN_RANK, Place, read_place, require_one_launcher
@@ -41,6 +43,28 @@ def test_the_group_is_the_task_or_what_the_user_says_or_the_launcher_itself() ->
     alone = place({})
     assert alone.member("12-abc", "domain").group == "12-abc"
     assert alone.member("12-abc", "domain").domain == "domain"
+
+
+@given(nodes=st.integers(1, 8), tasks=st.sets(st.integers(0, 60), min_size=1, max_size=12))
+def test_no_two_nodes_of_an_array_have_one_rank_and_those_of_a_task_follow_each_other(
+    nodes: int, tasks: set[int]
+) -> None:
+    ranks = [
+        [
+            rank({"SLURM_ARRAY_TASK_ID": str(task), "SLURM_PROCID": str(process), "SLURM_NNODES": str(nodes)})
+            for process in range(nodes)
+        ]
+        for task in sorted(tasks)
+    ]
+    flat = [found for of_task in ranks for found in of_task]
+    assert flat == sorted(set(flat))
+    assert all(of_task == list(range(of_task[0], of_task[0] + nodes)) for of_task in ranks)
+
+
+@given(blocks=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**10 - 1)), unique=True, max_size=20))
+def test_ranks_by_block_keep_the_nodes_of_a_block_together(blocks: list[tuple[int, int]]) -> None:
+    ranks = [rank(TOPOLOGY | {"SLURM_TOPOLOGY_ADDR": f"block{block}.node{node}"}) for block, node in sorted(blocks)]
+    assert ranks == sorted(set(ranks))
 
 
 def test_without_an_array_the_rank_is_the_process_id_of_the_step() -> None:
