@@ -204,6 +204,8 @@ class _Rank:
                 return True
             try:
                 connection = _open_socket(path)
+                # With a time-out Python itself would wait for a launcher that does not read.
+                connection.setblocking(False)
                 connection.send(b'{"do":"hello"}\n', _FLAGS)
             except OSError as error:
                 _complain(f"{path}: {error.strerror or error}")

@@ -130,9 +130,13 @@ class RankDeadlines:
                 self.start_section(name, now)
 
     def use(self, limits: HangLimits, now: float) -> None:
-        """Other rules from now on. Sections that are open keep the time at which they were entered."""
+        """Other rules from now on. Sections that are open keep the time at which they were entered.
+
+        The rank asked for them, so it was alive: a time outside that nobody has limited so far is not held against it.
+        """
         self.limits = limits
         if self._spoke:
+            self._outside_since = None
             self._note_outside(now)
 
     def next_deadline(self) -> float | None:

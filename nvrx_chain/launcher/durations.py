@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from nvrx_chain.launcher.hang_limits import Timeouts
 
+MIN_SECONDS = 1.0
+"""No calculated time-out is shorter: a pause of the machine is no hang."""
 MAX_SECTIONS = 1000
 """Names that are remembered: one that makes a new name for each step would fill the memory of the launcher."""
 
@@ -52,8 +54,8 @@ def calculated(seen: Iterable[Durations], safety_factor: float) -> Timeouts:
 
 
 def _limit(longest: float, factor: float) -> float | None:
-    return longest * factor if longest > 0 else None
+    return max(MIN_SECONDS, longest * factor) if longest > 0 else None
 
 
 def _limits(longest: dict[str, float], factor: float) -> dict[str, float]:
-    return {name: seconds * factor for name, seconds in longest.items() if seconds > 0}
+    return {name: max(MIN_SECONDS, seconds * factor) for name, seconds in longest.items() if seconds > 0}

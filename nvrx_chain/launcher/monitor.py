@@ -249,6 +249,7 @@ class Monitor:
             self._selector.unregister(rank.listener)
             rank.listener.close()
             rank.listener = None
+        if self._cycle >= 0:
             self._sockets.forget(rank.local_rank, self._cycle)
 
     def _drop(self, rank: _Rank, connection: RankConnection) -> None:
@@ -292,7 +293,15 @@ class Monitor:
 
     def _accept(self, rank: _Rank) -> None:
         assert rank.listener is not None
-        connection = accept(rank.listener, rank.local_rank)
+        try:
+            connection = accept(rank.listener, rank.local_rank)
+        except OSError as error:
+            # Out of descriptors: the socket would stay ready, and this thread would never rest again.
+            log.error("a rank cannot connect in this cycle any more local_rank=%s error=%s", rank.local_rank, error)
+            self._selector.unregister(rank.listener)
+            rank.listener.close()
+            rank.listener = None
+            return
         if connection is None:
             return
         if len(rank.connections) >= MAX_CONNECTIONS:

@@ -135,10 +135,10 @@ class RankSockets:
 
 
 def accept(listener: socket.socket, local_rank: int) -> RankConnection | None:
-    """The next connection; None when there is none, or when it is of another user."""
+    """The next connection; None when there is none, or when it is of another user. Raises OSError."""
     try:
         connection, _ = listener.accept()
-    except OSError:
+    except (BlockingIOError, ConnectionAbortedError):
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,36 @@ PATIENCE_SECONDS = 20.0
 S = TypeVar("S", bound=Sign)
 
 
+class Voice:
+    """A rank in this process that says what it is given, well-formed or not."""
+
+    def __init__(self, path: str, *, hello: bool = True) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            # With a time-out a full queue of the listener would be an error.
+            self.socket.connect(path)
+        except OSError:
+            self.socket.close()
+            raise
+        self.socket.settimeout(PATIENCE_SECONDS)
+        if hello:
+            self.say(b'{"do":"hello"}\n')
+
+    def say(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def was_ended(self) -> bool:
+        """Whether the monitor ends this connection."""
+        try:
+            return self.socket.recv(65536) == b""
+        except ConnectionResetError:
+            return True
+
+    def answer(self) -> bytes:
+        with self.socket.makefile("rb") as file:
+            return file.readline()
+
+
 class Lab:
     """One node: a monitor, what it said, and processes that speak for its ranks."""
 
@@ -30,6 +61,7 @@ class Lab:
         self.environments = self.monitor.new_cycle(0)
         self.signs: list[Sign] = []
         self.processes: list[subprocess.Popen[str]] = []
+        self.voices: list[Voice] = []
 
     def path(self, local_rank: int = 0) -> str:
         return self.environments[local_rank]["NVRX_CHAIN_RANK_SOCKET"]
@@ -52,6 +84,11 @@ class Lab:
         self.processes.append(process)
         return process
 
+    def voice(self, local_rank: int = 0, *, hello: bool = True) -> Voice:
+        """A rank of this process."""
+        self.voices.append(Voice(self.path(local_rank), hello=hello))
+        return self.voices[-1]
+
     def await_sign(self, kind: type[S], *, within: float = PATIENCE_SECONDS) -> S:
         """The first sign of this kind, which is then taken."""
         deadline = time.monotonic() + within
@@ -71,6 +108,8 @@ class Lab:
         return not any(isinstance(sign, kind) for sign in self.signs)
 
     def close(self) -> None:
+        for voice in self.voices:
+            voice.socket.close()
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
