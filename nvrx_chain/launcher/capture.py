@@ -15,6 +15,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -116,7 +117,8 @@ def capture(
     begun = time.monotonic()
     deadline = begun + settings.seconds
     found: queue.Queue[Stacks] = queue.Queue()
-    py_spy = shutil.which("py-spy")
+    # Beside our interpreter, too: a launcher that was started by its path has no such PATH.
+    py_spy = shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
     unused = dict(dump_files)
     jobs = [_RankCapture(settings, cycle, target, unused.pop(target.local_rank, None), py_spy) for target in targets]
     for dump_file in unused.values():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nvrx_chain.launcher.durations import Durations
 from nvrx_chain.launcher.hang_limits import HangLimits
@@ -53,16 +54,17 @@ class _Run:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
+    """One that applies now. A tuple: some are made for every word of every rank."""
+
     what: Silence
     since: float
     limit: float
     section: str = ""
 
-    @property
-    def deadline(self) -> float:
-        return self.since + self.limit
+
+def _deadline(rule: _Rule) -> float:
+    return rule.since + rule.limit
 
 
 @dataclass(slots=True)
@@ -141,12 +143,13 @@ class RankDeadlines:
 
     def next_deadline(self) -> float | None:
         """When a rule is broken if the rank stays silent; None when no rule applies."""
-        return min((rule.deadline for rule in self._rules()), default=None)
+        rules = self._rules()
+        return min(map(_deadline, rules)) if rules else None
 
     def expired(self, now: float) -> Expired | None:
         """The rule whose deadline passed first, if any has. Every open section counts, not only the latest."""
-        first = min(self._rules(), key=lambda rule: rule.deadline, default=None)
-        if first is None or first.deadline > now:
+        first = min(self._rules(), key=_deadline, default=None)
+        if first is None or _deadline(first) > now:
             return None
         return Expired(
             what=first.what,

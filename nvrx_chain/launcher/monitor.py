@@ -325,16 +325,16 @@ class Monitor:
 
     def _hear(self, rank: _Rank, connection: RankConnection, word: Word, now: float) -> bool:
         """Take in one word; False when its connection is to be ended."""
+        if isinstance(word, Hello):
+            return self._greet(rank, connection, now)
         if isinstance(word, Dump):
             self._take_dump(rank, connection)
-        elif isinstance(word, Ask | Calculate | Use):
+        elif isinstance(word, (Ask, Calculate, Use)):
             self._questions.append((rank, connection, word))
-        elif isinstance(word, Hello):
-            return self._greet(rank, connection, now)
-        elif rank.speaker is not connection:
-            return False
-        else:
+        elif rank.speaker is connection:
             self._feed(rank, rank.rules(now), word, now)
+        else:
+            return False
         return True
 
     def _greet(self, rank: _Rank, connection: RankConnection, now: float) -> bool:

@@ -11,20 +11,16 @@ import logging
 import os
 import socket
 import struct
-import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.rank_words import MAX_LINE, BadWord, Word, parse_word
+from nvrx_chain.launcher.socket_directory import SocketDirectory
 
 log = logging.getLogger(__name__)
 
-MAX_PATH = 107
-"""Bytes of a socket's path: the kernel takes 108 with the final zero."""
 CLOSED = "it was closed"
-_LONGEST_NAME = "/9999.9999999999"
 MAX_CONNECTIONS = 64
 """Of one rank. Its children may ask for something too, and a loop of theirs must not take all our descriptors."""
 _BACKLOG = 64
@@ -102,7 +98,8 @@ class RankSockets:
     """The directory and its listening sockets."""
 
     def __init__(self, base: Path | None = None) -> None:
-        self.directory = _new_directory(base)
+        self._directory = SocketDirectory(base)
+        self.directory = self._directory.path
 
     def listen(self, local_rank: int, cycle: int) -> socket.socket:
         """A new socket for a rank of a cycle. Raises NvrxError."""
@@ -128,10 +125,7 @@ class RankSockets:
 
     def close(self) -> None:
         """Remove the directory."""
-        with contextlib.suppress(OSError):
-            for name in os.listdir(self.directory):
-                os.unlink(self.directory / name)
-            os.rmdir(self.directory)
+        self._directory.close()
 
 
 def accept(listener: socket.socket, local_rank: int) -> RankConnection | None:
@@ -150,23 +144,3 @@ def accept(listener: socket.socket, local_rank: int) -> RankConnection | None:
         return None
     connection.setblocking(False)
     return RankConnection(local_rank, connection, pid)
-
-
-def _new_directory(base: Path | None) -> Path:
-    tried = []
-    for parent in _parents(base):
-        if len(os.fsencode(f"{parent}/nvrx-12345678{_LONGEST_NAME}")) > MAX_PATH:
-            tried.append(f"{parent} is too long")
-            continue
-        try:
-            # Mode 700, and a name that nobody can have taken before.
-            return Path(tempfile.mkdtemp(prefix="nvrx-", dir=parent))
-        except OSError as error:
-            tried.append(f"{parent}: {error.strerror or error}")
-    raise NvrxError("making a directory for the sockets of the ranks", hint="; ".join(tried))
-
-
-def _parents(base: Path | None) -> Iterable[Path]:
-    if base is not None:
-        yield base
-    yield from (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm"))

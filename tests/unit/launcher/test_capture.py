@@ -29,7 +29,7 @@ HANG = "def the_hanging_frame():\n  print('in'); time.sleep(1000)\nthe_hanging_f
 
 @pytest.fixture(autouse=True)
 def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(module.shutil, "which", lambda name, path=None: None)
 
 
 def await_handlers(place: Lab) -> None:
@@ -169,7 +169,7 @@ def fake_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
     program = tmp_path / "py-spy"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(module.shutil, "which", lambda name: str(program))
+    monkeypatch.setattr(module.shutil, "which", lambda name, path=None: str(program))
 
 
 def test_py_spy_is_preferred_and_told_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
