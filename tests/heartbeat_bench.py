@@ -65,7 +65,8 @@ def cost_of_a_call() -> None:
         monitor.close()
 
 
-def cost_of_a_node(seconds: float) -> None:
+def cost_of_a_node(seconds: float) -> float:
+    """Percent of one core."""
     signs: list[Sign] = []
     monitor = Monitor(hang_limits(heartbeat="5", sections="step:60"), RANKS, signs.append)
     paths = [environment["NVRX_CHAIN_RANK_SOCKET"] for environment in monitor.new_cycle(0)]
@@ -81,9 +82,10 @@ def cost_of_a_node(seconds: float) -> None:
     monitor.close()
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert not any(isinstance(sign, Hung) for sign in signs), signs
-    print(f"monitor, {RANKS} ranks with {PER_SECOND} heartbeats/s each: {100 * cpu / spent:.1f} % of one core")
+    return 100 * cpu / spent
 
 
 if __name__ == "__main__":
     cost_of_a_call()
-    cost_of_a_node(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)
+    percent = cost_of_a_node(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)
+    print(f"monitor, {RANKS} ranks with {PER_SECOND} heartbeats/s each: {percent:.1f} % of one core")

@@ -380,6 +380,11 @@ class Monitor:
         file = connection.take_handed()
         if file is None:
             return
+        speaker = rank.speaker
+        if rank.dump is not None and speaker is not None and rank.dump.pid == speaker.pid != connection.pid:
+            # A child that took itself for the rank: the stacks of the rank are worth more.
+            os.close(file)
+            return
         try:
             process = os.pidfd_open(connection.pid)
         except OSError as error:

@@ -21,8 +21,7 @@ from nvrx_chain.launcher.client import DUMP_SIGNAL
 from nvrx_chain.launcher.hang_limits import HangLimits
 from nvrx_chain.launcher.mailbox import Mailbox
 from nvrx_chain.launcher.stack_files import write_stacks
-
-from .rank_lab import PATIENCE_SECONDS, Lab, eventually, lab, line
+from tests.rank_lab import PATIENCE_SECONDS, Lab, eventually, lab, line
 
 HANG = "def the_hanging_frame():\n  print('in'); time.sleep(1000)\nthe_hanging_frame()"
 

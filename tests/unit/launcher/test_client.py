@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from nvrx_chain.launcher import client
-from nvrx_chain.launcher.hang_limits import HangLimits, hang_limits
-from nvrx_chain.launcher.monitor import Asked, Hung, Marked
+from nvrx_chain.launcher.hang_limits import HangLimits
+from nvrx_chain.launcher.monitor import Asked, Marked
 from nvrx_chain.launcher.rank_words import ACTIONS, MARKS, SOCKET_VARIABLE
-
-from .rank_lab import PATIENCE_SECONDS, ROOT, eventually, go, lab, line
+from tests.rank_lab import PATIENCE_SECONDS, ROOT, eventually, go, lab, line
 
 CLIENT = ROOT / "nvrx_chain" / "launcher" / "client.py"
 
@@ -114,48 +113,6 @@ def test_a_second_process_of_a_rank_is_told_why_it_is_not_heard() -> None:
         assert place.monitor.iterations() == (1,)
 
 
-def test_a_launcher_that_stands_still_does_not_hold_up_the_training_and_hears_what_matters_later() -> None:
-    with lab(hang_limits(sections="outer:500,long:1")) as place:
-        with place.monitor._lock:  # it reads nothing
-            rank = place.run(
-                "client.start_section('outer'); client.start_section('long'); client.mark('checkpoint_restored')\n"
-                "began = time.monotonic()\n"
-                "for i in range(100000): client.committed(i)\n"
-                "client.end_section('long'); print(time.monotonic() - began, len(client._rank._backlog))\n"
-                "time.sleep(1000)"
-            )
-            spent, backlog = line(rank).split()
-        assert float(spent) < 3
-        assert int(backlog) <= client.MAX_BACKLOG + 1000
-        eventually(lambda: place.monitor.iterations() == (99999,), "the last step was not heard")
-        assert place.await_sign(Marked).name == "checkpoint_restored"
-        rules = place.monitor._ranks[0].deadlines
-        assert rules is not None
-        eventually(lambda: list(rules._open) == ["outer"], "it is thought to be in a section that it has left")
-        assert place.stays_silent(1.2, Hung)
-
-
-def test_forked_children_say_nothing_and_close_the_connection() -> None:
-    with lab(HangLimits()) as place:
-        rank = place.run(
-            "import threading\n"
-            "stop = threading.Event()\n"
-            "def talk():\n  while not stop.is_set(): client.heartbeat()\n"
-            "thread = threading.Thread(target=talk); thread.start()\n"
-            "for i in range(30):\n"
-            "  child = os.fork()\n"
-            "  if not child:\n"
-            "    signal.alarm(10)\n"
-            "    client.committed(666); client.heartbeat(); client.end_all_sections()\n"
-            "    left = [n for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')]\n"
-            "    os._exit(any('socket' in os.readlink(f'/proc/self/fd/{n}') for n in left))\n"
-            "  assert os.waitpid(child, 0)[1] == 0\n"
-            "stop.set(); thread.join(); client.committed(1); print('done')"
-        )
-        assert line(rank) == "done", rank.stderr.read() if rank.stderr else ""
-        assert place.await_sign(Marked).iteration == 1
-
-
 def test_a_forked_child_may_ask_while_its_parent_speaks() -> None:
     with lab(HangLimits()) as place:
         rank = place.run(
@@ -165,27 +122,6 @@ def test_a_forked_child_may_ask_while_its_parent_speaks() -> None:
         assert line(rank) == "0"
         place.await_sign(Asked)
         place.await_sign(Marked)
-
-
-def test_words_of_many_threads_do_not_mix() -> None:
-    with lab(HangLimits()) as place:
-        rank = place.run(
-            "import threading\nclient.MAX_BACKLOG = 10**9\n"
-            "def talk(n):\n"
-            "  for i in range(2000):\n"
-            "    with client.section(f's{n}' * 20): client.heartbeat()\n"
-            "threads = [threading.Thread(target=talk, args=(n,)) for n in range(8)]\n"
-            "[t.start() for t in threads]; [t.join() for t in threads]\n"
-            "client.committed(1); print('done'); sys.stdin.readline()"
-        )
-        assert line(rank) == "done"
-        place.await_sign(Marked)
-        rules = place.monitor._ranks[0].deadlines
-        assert rules is not None
-        assert sorted(rules._runs.values()) == [2000] * 8
-        assert not rules._open
-        _, errors = rank.communicate("\n", timeout=PATIENCE_SECONDS)
-        assert errors == ""
 
 
 def test_a_signal_handler_may_speak_while_the_script_speaks() -> None:

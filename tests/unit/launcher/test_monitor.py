@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -11,94 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nvrx_chain.launcher.deadlines import Silence
 from nvrx_chain.launcher.hang_limits import HangLimits, hang_limits
 from nvrx_chain.launcher.monitor import Action, Asked, Hung, Marked
-
-from .rank_lab import PATIENCE_SECONDS, Voice, eventually, lab, line
+from tests.rank_lab import PATIENCE_SECONDS, Voice, eventually, lab, line
 
 LATE_SECONDS = 0.05
 HANG = "print(time.monotonic()); time.sleep(1000)"
-
-
-def test_a_hang_in_a_section_is_found_within_the_limit_and_0_05_s_ten_times() -> None:
-    late = []
-    with lab(hang_limits(sections="step:0.1")) as place:
-        for cycle in range(10):
-            voice = place.voice()
-            entered = time.monotonic()
-            voice.say(b'{"do":"start","name":"step"}\n')
-            hung = place.await_sign(Hung)
-            late.append(time.monotonic() - entered - 0.1)
-            assert (hung.what, hung.section, hung.wants_capture) == (Silence.SECTION, "step", True)
-            assert hung.cycle == cycle
-            place.environments = place.monitor.new_cycle(cycle + 1)
-    assert min(late) >= 0
-    assert max(late) <= LATE_SECONDS
-
-
-def test_a_rank_that_is_stopped_is_found_by_its_heartbeats() -> None:
-    with lab(hang_limits(heartbeat="0.3")) as place:
-        rank = place.run("client.heartbeat(); print()\nwhile True: client.heartbeat(); time.sleep(0.02)")
-        line(rank)
-        assert place.stays_silent(0.6, Hung)
-        os.kill(rank.pid, signal.SIGSTOP)
-        at = time.monotonic()
-        hung = place.await_sign(Hung)
-        assert time.monotonic() - at <= 0.3 + LATE_SECONDS
-        assert Path(f"/proc/{rank.pid}/stat").read_text().split()[2] == "T"
-        assert (hung.what, hung.wants_capture) == (Silence.HEARTBEAT, False)
-
-
-def test_an_outer_section_that_expires_is_found_while_the_inner_ones_are_young() -> None:
-    with lab(hang_limits(sections="outer:0.4,inner:30")) as place:
-        rank = place.run(
-            "client.start_section('outer'); print(time.monotonic())\n"
-            "while True:\n  with client.section('inner'): time.sleep(0.02)"
-        )
-        entered = float(line(rank))
-        hung = place.await_sign(Hung)
-        assert 0.4 <= time.monotonic() - entered <= 0.4 + LATE_SECONDS
-        assert hung.section == "outer"
-
-
-def test_a_rank_that_ended_all_its_sections_may_be_idle() -> None:
-    with lab(hang_limits(sections="a:0.2,b:0.3")) as place:
-        place.run("client.start_section('a'); client.start_section('b'); client.end_all_sections(); " + HANG)
-        assert place.stays_silent(0.8, Hung)
-
-
-def test_a_crash_before_the_first_section_does_not_disturb_the_next_cycles() -> None:
-    with lab(hang_limits(sections="step:0.3")) as place:
-        work = "for i in range(3):\n  with client.section('step'): time.sleep(0.01)\nclient.committed(3)\nprint('fine')"
-        for cycle, script in enumerate(["", work, "os.kill(os.getpid(), 9)", work, work]):
-            if cycle:
-                place.environments = place.monitor.new_cycle(cycle)
-            rank = place.run(script)
-            output, errors = rank.communicate(timeout=PATIENCE_SECONDS)
-            place.monitor.stopped(0)
-            assert errors == ""
-            if script == work:
-                assert output == "fine\n"
-                assert place.await_sign(Marked).cycle == cycle
-        assert place.stays_silent(0.5, Hung)
-
-
-def test_a_hang_before_the_first_word_is_found() -> None:
-    with lab(hang_limits(startup="0.4")) as place:
-        at = time.monotonic()
-        place.run("time.sleep(1000)", connects=False)
-        hung = place.await_sign(Hung)
-        assert 0.4 <= time.monotonic() - at <= 0.4 + LATE_SECONDS + 0.1, "started() is called after the fork"
-        assert hung.what is Silence.STARTUP
-
-
-def test_a_hang_after_the_last_word_is_found() -> None:
-    with lab(hang_limits(out_of_section="0.3", sections="step:5")) as place:
-        rank = place.run("client.start_section('step'); client.end_section('step')\nclient._rank.abandon(); " + HANG)
-        closed = float(line(rank))
-        assert place.await_sign(Hung).what is Silence.OUT_OF_SECTION
-        assert time.monotonic() - closed <= 0.3 + LATE_SECONDS
 
 
 def test_nothing_expires_once_the_ranks_are_being_stopped() -> None:
@@ -126,29 +43,6 @@ def test_a_hang_is_said_once() -> None:
         voice.say(b'{"do":"heartbeat"}\n{"do":"start","name":"step"}\n')
         place.await_sign(Hung)
         assert place.stays_silent(0.4, Hung)
-
-
-def test_a_busy_thread_of_the_launcher_does_not_delay_the_detection() -> None:
-    stop = threading.Event()
-
-    def spin() -> None:
-        while not stop.is_set():
-            sum(range(1000))
-
-    busy = threading.Thread(target=spin)
-    busy.start()
-    try:
-        at: list[float] = []
-        with lab(hang_limits(sections="step:0.2")) as place:
-            place.monitor._post = lambda sign: at.append(time.monotonic())
-            voice = place.voice()
-            entered = time.monotonic()
-            voice.say(b'{"do":"start","name":"step"}\n')
-            eventually(lambda: bool(at), "no hang was found")
-            assert 0.2 <= at[0] - entered <= 0.2 + LATE_SECONDS
-    finally:
-        stop.set()
-        busy.join()
 
 
 @pytest.mark.parametrize(
@@ -250,46 +144,6 @@ def test_the_first_committed_step_of_each_process_is_told_and_the_last_is_known(
         assert place.await_sign(Marked).name == "checkpoint_restored"
         eventually(lambda: place.monitor.iterations() == (19,), "the last step is not known")
         assert place.stays_silent(0.05, Marked)
-
-
-def test_calculated_time_outs_come_from_all_ranks_of_the_node_and_can_be_used() -> None:
-    with lab(HangLimits(warmup_iterations=0, safety_factor=2.0), 2) as place:
-        slow = place.voice(1)
-        slow.say(b'{"do":"start","name":"step"}\n')
-        time.sleep(0.5)
-        slow.say(b'{"do":"end","name":"step"}\n')
-        rank = place.run(
-            "with client.section('step'): pass\n"
-            "found = client.calculated_timeouts(); print(found['sections']['step'], found['heartbeat'])\n"
-            "print(client.use_timeouts(found)); client.start_section('step'); " + HANG
-        )
-        step, heartbeat = line(rank).split()
-        assert 1.0 <= float(step) <= 1.5
-        assert heartbeat == "None"
-        assert line(rank) == "True"
-        entered = float(line(rank))
-        hung = place.await_sign(Hung)
-        assert hung.limit_seconds == pytest.approx(float(step))
-        assert time.monotonic() - entered <= hung.limit_seconds + LATE_SECONDS
-        place.environments = place.monitor.new_cycle(1)
-        place.voice().say(b'{"do":"start","name":"step"}\n')
-        assert place.await_sign(Hung).cycle == 1, "they hold after a restart"
-
-
-def test_a_monitor_that_was_frozen_listens_before_it_judges(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = time.monotonic
-    with lab(hang_limits(sections="step:0.3")) as place:
-        voice = place.voice()
-        voice.say(b'{"do":"start","name":"step"}\n')
-        eventually(lambda: place.monitor._wake_at is not None, "it has no plan")
-        with place.monitor._lock:  # as a launcher that is stopped with SIGSTOP
-            thawed = real() + 1.5
-            while real() < thawed:
-                time.sleep(0.05)
-        voice.say(b'{"do":"end","name":"step"}\n')
-        assert place.stays_silent(0.8, Hung)
-        voice.say(b'{"do":"start","name":"step"}\n')
-        place.await_sign(Hung, within=2.0)
 
 
 def test_the_sockets_lie_in_a_private_directory_with_a_short_path_and_are_removed(tmp_path: Path) -> None:

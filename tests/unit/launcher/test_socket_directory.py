@@ -14,8 +14,7 @@ import pytest
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher import socket_directory
 from nvrx_chain.launcher.socket_directory import SocketDirectory
-
-from .rank_lab import ROOT
+from tests.rank_lab import ROOT
 
 OWNER = (
     "import sys, socket, time\nfrom pathlib import Path\n"

@@ -17,7 +17,7 @@ from nvrx_chain.launcher.hang_limits import HangLimits
 from nvrx_chain.launcher.mailbox import Mailbox
 from nvrx_chain.launcher.monitor import Monitor, Sign
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 20.0
 S = TypeVar("S", bound=Sign)
 
