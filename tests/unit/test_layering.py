@@ -20,6 +20,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "slurm": frozenset({"errors", "clock"}),
     "liveness": frozenset({"errors", "slurm"}),
     "launchers": frozenset({"errors", "records"}),
+    "launcher": frozenset({"errors", "clock", "records", "slurm"}),
     "workloads": frozenset({"errors", "clock", "records"}),
     "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "workloads"}),
     "generation": frozenset({"errors", "masking", "bell", "clock", "records", "slurm", "launchers", "liveness"}),
@@ -69,7 +70,7 @@ WATCHER_MAY_SEE = frozenset({"bell", "errors", "clock", "records", "slurm", "liv
 
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("cli", "commands"),
-    "torch": ("workloads",),
+    "torch": ("workloads", "launcher.store"),
     "numpy": ("workloads",),
     "pynvml": ("doctor.gpus",),
     "pyslurm": ("slurm.pyslurm_worker",),
