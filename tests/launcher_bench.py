@@ -302,9 +302,8 @@ def render(rows: Sequence[Sequence[str]]) -> str:
         f"Written by `.venv/bin/python -m tests.launcher_bench`, {date}, commit {read_commit()}. "
         f"Machine: {describe_machine()}.\nMedians, least to most in brackets, all kinds in one run. A step is a sleep "
         "of 50 ms and one all_reduce; `until born` is\nthe launcher's own part up to the first line of the last rank "
-        "(peers: with the start of its interpreter), then\nthe import of torch, the process group and the first step.\n\n"
-        + "\n".join(lines)
-        + "\n"
+        "(peers: with the start of its interpreter),\nthen the import of torch, the process group and the first step."
+        "\n\n" + "\n".join(lines) + "\n"
     )
 
 
