@@ -79,7 +79,9 @@ class Worker:
         return code
 
 
-def start_cold(entry: EntryPoint, environment: Mapping[str, str], local_rank: int, prefix: Sequence[str] = ()) -> Worker:
+def start_cold(
+    entry: EntryPoint, environment: Mapping[str, str], local_rank: int, prefix: Sequence[str] = ()
+) -> Worker:
     """Start a rank from nothing. Raises OSError."""
     return _start([*prefix, *entry.command()], environment, local_rank, ())
 
