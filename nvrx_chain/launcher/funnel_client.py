@@ -151,9 +151,10 @@ class FunnelClient:
         return self._is_clean and not self._tally.total_lines
 
     def _settle(self) -> None:
-        missed = self._tally.settle()
-        if missed is not None:
-            self._backlog.add(*self._dropped, missed.encode() + b"\n")
+        note = self._tally.note()
+        if note:
+            self._backlog.add(*self._dropped, note)
+            self._tally.settle()
 
     def _wait_for_room(self, size: int) -> bool:
         while not self._backlog.has_room(size):

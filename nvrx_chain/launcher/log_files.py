@@ -94,12 +94,15 @@ class Appending:
 
     def __init__(self, descriptor: int, buffers: Sequence[bytes]) -> None:
         self._descriptor = descriptor
+        self.has_begun = False
+        """Whether a part is in the file."""
         self._left = list(buffers)
 
     def go(self) -> None:
         """Write all that is left. Raises OSError."""
         while self._left:
             done = os.writev(self._descriptor, self._left[:BUFFERS_AT_ONCE])
+            self.has_begun = True
             self._left = _after(self._left, done)
 
 

@@ -17,7 +17,7 @@ import struct
 import termios
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.log_lines import LineSplitter, rank_prefix
@@ -69,9 +69,10 @@ class Tap:
 
     def wait(self, seconds: float) -> bool:
         """Wait until then; False when a process still holds the pipe after that time. It is read on in any case."""
-        if not self._ended.is_set():
-            self._reader.wake(urgent=True)
-        return self._ended.wait(seconds)
+        if self._ended.is_set():
+            return True
+        with self._reader.in_haste():
+            return self._ended.wait(seconds)
 
     def read(self) -> tuple[list[_Piece], int]:
         """What is in the pipe now, as lines, and how many bytes were read; none at its end. For the reader's thread."""
@@ -124,7 +125,7 @@ class PipeReader:
         self._said_too_much = 0
         self._last = b""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._urgent = False
+        self._waiting = 0
         self._closing: float | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -162,10 +163,21 @@ class PipeReader:
         """What stands behind everything else when `close` is through."""
         self._last = text.encode(errors="replace") + b"\n"
 
-    def wake(self, *, urgent: bool = False) -> None:
-        """Have the thread look; at once when urgent."""
+    @contextlib.contextmanager
+    def in_haste(self) -> Iterator[None]:
+        """Somebody waits: nothing is gathered meanwhile."""
         with self._lock:
-            self._urgent = self._urgent or urgent
+            self._waiting += 1
+        self.wake()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def wake(self) -> None:
+        """Have the thread look."""
+        with self._lock:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
@@ -176,7 +188,7 @@ class PipeReader:
         """
         deadline = time.monotonic() + within_seconds
         self._closing = deadline
-        self.wake(urgent=True)
+        self.wake()
         self._thread.join(within_seconds)
         self._sink.hurry()
         self._thread.join(GRACE_SECONDS)
@@ -187,9 +199,9 @@ class PipeReader:
             selector.register(self._wake, selectors.EVENT_READ)
             hungry = True
             while not self._is_over():
-                if not hungry:
-                    self._gather()
-                ready = selector.select(self._patience())
+                # What rang while the pipes filled has been heard: nothing may ring again.
+                rang = not hungry and self._gather()
+                ready = selector.select(0.0 if rang else self._patience())
                 self._admit(selector)
                 self._hand_over_launcher()
                 hungry = self._read_ready(selector, [key.data for key, _ in ready if key.data is not None])
@@ -204,14 +216,17 @@ class PipeReader:
         # No deadline otherwise: it lives as long as the launcher, and every news rings the eventfd.
         return None if self._closing is None else max(0.0, self._closing - time.monotonic())
 
-    def _gather(self) -> None:
-        """Let the pipes fill for a moment, unless somebody waits for the end of one."""
+    def _gather(self) -> bool:
+        """Let the pipes fill for a moment, unless somebody waits for the end of one; whether the eventfd rang."""
+        rang = False
         deadline = time.monotonic() + GATHER_SECONDS
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        while not self._urgent and self._closing is None and (left := deadline - time.monotonic()) > 0:
+        while not self._waiting and self._closing is None and (left := deadline - time.monotonic()) > 0:
             if poll.poll(left * 1000):
+                rang = True
                 self._clear()
+        return rang
 
     def _clear(self) -> None:
         with self._lock, contextlib.suppress(BlockingIOError):
@@ -219,7 +234,6 @@ class PipeReader:
 
     def _admit(self, selector: selectors.BaseSelector) -> None:
         self._clear()
-        self._urgent = False
         while self._arrivals:
             tap = self._arrivals.popleft()
             self._taps.add(tap)

@@ -6,13 +6,14 @@ Touches: log files, standard output.
 
 from __future__ import annotations
 
+import collections
 import errno
 import logging
 import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from nvrx_chain.launcher.log_files import Appending, LogFiles, NotALog
@@ -56,16 +57,30 @@ class Tally:
         self._bytes += len(lines)
         self.total_lines += count
 
-    def settle(self) -> str | None:
-        """What was lost since the last time, for the log that misses it; None when nothing was."""
+    def note(self) -> bytes:
+        """What was lost since the last time, as a line for the log that misses it; empty when nothing was."""
         if not self._lines:
-            return None
-        said = f"nvrx-chain: {self._lines} lines ({self._bytes} bytes) of this node were dropped here: {self._why}"
+            return b""
+        said = f"nvrx-chain: {self._lines} lines ({self._bytes} bytes) of this node were dropped here: {self._why}\n"
+        return said.encode()
+
+    def settle(self) -> None:
+        """The note is in the log, or the end has come."""
+        if not self._lines:
+            return
         log.error(
             "log lines of this node were dropped lines=%s bytes=%s reason=%s", self._lines, self._bytes, self._why
         )
         self._lines = self._bytes = 0
-        return said
+
+
+@dataclass(slots=True)
+class _Chunk:
+    kind: Kind
+    cycle: int
+    lines: bytes
+    appending: Appending | None = None
+    """Set once a part is in the file: the rest comes before all other lines, or one of them would be torn."""
 
 
 class DirectSink:
@@ -76,52 +91,64 @@ class DirectSink:
         self._stall = stall_seconds
         self._hurry = threading.Event()
         self._tally = Tally("the log could not be written to")
+        self._chunks: collections.deque[_Chunk] = collections.deque()
 
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
+        """Take whole lines."""
         if not self._files.has(kind):
             _write_to(STDERR if kind is Kind.LAUNCHER else STDOUT, lines)
             return
-        missed = self._tally.settle()
-        if missed is not None:
-            lines = missed.encode() + b"\n" + lines
-        if not _retry(lambda: self._append(kind, cycle, lines), self._stall, self._hurry):
+        self._chunks.append(_Chunk(kind, cycle, self._tally.note() + lines))
+        if not self._flush_within(self._stall) and self._chunks[-1].appending is None:
+            self._chunks.pop()
             self._tally.drop(lines)
-
-    def _append(self, kind: Kind, cycle: int, lines: bytes) -> Callable[[], None]:
-        return Appending(self._files.open(kind, cycle, len(lines)).descriptor, [lines]).go
+        else:
+            self._tally.settle()
 
     def hurry(self) -> None:
+        """Hold nobody up any more."""
         self._hurry.set()
 
     def close(self, within_seconds: float) -> bool:
+        """Nothing is on the way here but what a full file system refused."""
+        is_clean = self._flush_within(0.0)
         self._tally.settle()
         self._files.close()
-        return not self._tally.total_lines
+        return is_clean and not self._tally.total_lines
 
+    def _flush_within(self, seconds: float) -> bool:
+        """Write, again and again while a full or absent file system refuses; False when it did not work in time."""
+        deadline = time.monotonic() + seconds
+        said = False
+        while True:
+            try:
+                self._flush()
+                return True
+            except (OSError, NotALog) as error:
+                if not said:
+                    log.warning("a log cannot be written to error=%s", error)
+                    said = True
+            if time.monotonic() >= deadline or self._hurry.wait(RETRY_SECONDS):
+                return False
 
-def _retry(begin: Callable[[], Callable[[], None]], seconds: float, hurry: threading.Event) -> bool:
-    """Write, again and again while a full or absent file system refuses; False when it did not work in time."""
-    deadline = time.monotonic() + seconds
-    go: Callable[[], None] | None = None
-    said = False
-    while True:
-        try:
-            go = go or begin()
-            go()
-            return True
-        except (OSError, NotALog) as error:
-            if not said:
-                log.warning("a log cannot be written to, trying again error=%s", error)
-                said = True
-        if time.monotonic() >= deadline or hurry.wait(RETRY_SECONDS):
-            return False
+    def _flush(self) -> None:
+        while self._chunks:
+            chunk = self._chunks[0]
+            if chunk.appending is None:
+                file = self._files.open(chunk.kind, chunk.cycle, len(chunk.lines))
+                chunk.appending = Appending(file.descriptor, [chunk.lines])
+            try:
+                chunk.appending.go()
+            finally:
+                if not chunk.appending.has_begun:
+                    chunk.appending = None
+            self._chunks.popleft()
 
 
 class StreamSink:
     """Hands the lines of the ranks to the launcher's standard output, its own to standard error."""
 
-    def __init__(self, *, stall_seconds: float = 60.0) -> None:
-        self._stall = stall_seconds
+    def __init__(self) -> None:
         self._tally = Tally("the reader of standard output is gone")
 
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
@@ -129,7 +156,7 @@ class StreamSink:
             self._tally.drop(lines)
 
     def hurry(self) -> None:
-        pass
+        """It waits for the reader of the stream alone."""
 
     def close(self, within_seconds: float) -> bool:
         self._tally.settle()

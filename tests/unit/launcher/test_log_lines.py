@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ def read_all(chunks: list[bytes], prefix: bytes = b"") -> bytes:
 
 def cut_at(data: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
 @pytest.mark.parametrize(
