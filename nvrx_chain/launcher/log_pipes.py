@@ -89,8 +89,8 @@ class Tap:
     def end(self) -> None:
         """Give the descriptor back. For the reader's thread."""
         with self._lock:
-            self._ended.set()
             os.close(self.descriptor)
+            self._ended.set()
 
     def finish(self) -> list[_Piece]:
         """The lines without an end. For the reader's thread."""
