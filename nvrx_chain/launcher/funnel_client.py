@@ -47,6 +47,8 @@ GREETING_SECONDS = 30.0
 SILENT_SECONDS = 20.0
 """A network that takes nothing for so long: a new connection is tried."""
 SEND_BYTES = 1 << 20
+SEND_FRAMES = 256
+"""At once: sendmsg(2) takes 1024 pieces."""
 READ_BYTES = 1 << 16
 SAVE_SECONDS = 5.0
 """For putting aside what the writer did not take."""
@@ -264,12 +266,15 @@ class FunnelClient:
             if not self._backlog.gathered_bytes:
                 self._due = None
             frames: list[Frame] = []
-            while sum(len(frame.content) for frame in frames) < SEND_BYTES:
+            size = 0
+            while size < SEND_BYTES and len(frames) < SEND_FRAMES:
                 frame = self._backlog.next_unsent()
                 if frame is None:
                     break
                 frames.append(frame)
-            if not frames and self._closing.is_set() and not link.said_fin:
+                size += len(frame.content)
+            # Lines in the file may wait for memory to become free: they come before the end too.
+            if self._closing.is_set() and not (frames or self._backlog.has_unsent or link.said_fin):
                 link.said_fin = True
                 frames.append(Frame(word=Word.FIN, seq=self._backlog.last_seq))
         for frame in frames:

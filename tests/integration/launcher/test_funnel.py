@@ -196,7 +196,7 @@ def test_a_writer_that_is_away_for_longer_than_the_limits_costs_lines_that_are_c
 def test_workers_are_held_up_by_a_full_node_and_nothing_is_lost(funnel: Funnel) -> None:
     node = funnel.node(LogLimits(memory_bytes=MIB, spill_bytes=MIB, stall_seconds=PATIENCE_SECONDS))
     os.kill(funnel.server.pid, signal.SIGSTOP)
-    rank = start_rank(node, 0, 100_000)
+    rank = start_rank(node, 0, 30_000)
     with pytest.raises(subprocess.TimeoutExpired):
         rank.wait(2.0)
     os.kill(funnel.server.pid, signal.SIGCONT)
