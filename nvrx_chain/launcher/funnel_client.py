@@ -7,16 +7,19 @@ what was in flight. Touches: one TCP connection, an eventfd, a thread, a file wi
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import random
 import re
 import secrets
+import select
 import selectors
 import socket
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -112,6 +115,7 @@ class FunnelClient:
         self._deadline: float | None = None
         self._closing = threading.Event()
         self._is_clean = False
+        self._resolved: tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]] | None = None
         self._lost_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="log-funnel", daemon=True)
 
@@ -203,7 +207,7 @@ class FunnelClient:
     def _try(self) -> str:
         """One connection, to its end; why it ended."""
         try:
-            with socket.create_connection(self._address, self._left(CONNECT_SECONDS)) as connection:
+            with self._connect() as connection:
                 link = self._greet(connection)
                 if self._lost_at is not None:
                     log.warning("the log writer is back after_seconds=%.1f", time.monotonic() - self._lost_at)
@@ -213,24 +217,69 @@ class FunnelClient:
         except (OSError, BadFrame) as error:
             return str(error)
 
+    def _connect(self) -> socket.socket:
+        if self._resolved is None:
+            # Once: a name service that hangs later must not keep the last lines back.
+            self._resolved = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = self._resolved
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.setblocking(False)
+            _tune(connection)
+            error = connection.connect_ex(address)
+            if error == errno.EINPROGRESS:
+                self._await(connection, select.POLLOUT, CONNECT_SECONDS)
+                error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _await(self, connection: socket.socket, event: int, seconds: float) -> None:
+        """Wait for the other end, no longer than the launcher has left. Raises TimeoutError."""
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(connection, event)
+        poll.register(self._wake, select.POLLIN)
+        while (left := min(deadline, self._deadline or deadline) - time.monotonic()) > 0:
+            ready = [descriptor for descriptor, _ in poll.poll(left * 1000)]
+            if connection.fileno() in ready:
+                return
+            if ready:
+                self._clear()
+        raise TimeoutError("the log writer did not answer in time")
+
+    def _clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
     def _greet(self, connection: socket.socket) -> _Link:
-        _tune(connection)
-        connection.settimeout(self._left(GREETING_SECONDS))
-        host_nonce = parse_nonce(_read_exactly(connection, NONCE_LINE_BYTES))
+        host_nonce = parse_nonce(self._read_exactly(connection, NONCE_LINE_BYTES))
         nonce = new_nonce()
         seal = FrameSeal(self._secret, End.GUEST, host_nonce=host_nonce, guest_nonce=nonce)
         link = _Link(connection=connection, seal=seal, reader=FrameReader(seal))
         header, content = seal.encode(Frame(word=Word.HELLO, content=msgspec.json.encode(self._hello)))
         connection.sendall(nonce.encode() + b"\n" + header + content)
         # No line leaves before the other end has shown the secret too.
-        answer = next(iter(link.reader.feed(_read_exactly(connection, HEADER.size + PROOF_BYTES))))
+        answer = next(iter(link.reader.feed(self._read_exactly(connection, HEADER.size + PROOF_BYTES))))
         if answer.word is not Word.ACK:
             raise BadFrame("greeting the log writer", hint="it did not answer")
         with self._room:
             self._backlog.restart(answer.seq)
             self._room.notify_all()
-        connection.setblocking(False)
         return link
+
+    def _read_exactly(self, connection: socket.socket, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            self._await(connection, select.POLLIN, GREETING_SECONDS)
+            more = connection.recv(count - len(data))
+            if not more:
+                raise ConnectionResetError("the log writer closed the connection")
+            data += more
+        return data
 
     def _converse(self, link: _Link) -> None:
         with selectors.EpollSelector() as selector:
@@ -244,8 +293,7 @@ class FunnelClient:
                     key = selector.modify(link.connection, wanted)
                 for ready, events in selector.select(self._wait_seconds(link)):
                     if ready.fileobj == self._wake:
-                        with contextlib.suppress(BlockingIOError):
-                            os.eventfd_read(self._wake)
+                        self._clear()
                     elif events & selectors.EVENT_READ:
                         self._hear(link)
 
@@ -339,13 +387,3 @@ def _tune(connection: socket.socket) -> None:
     for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENT_SECONDS * 1000))
-
-
-def _read_exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            raise ConnectionResetError("the log writer closed the connection")
-        data += more
-    return data

@@ -181,15 +181,15 @@ class PipeReader:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def close(self, within_seconds: float) -> tuple[Tap, ...]:
+    def close(self, within_seconds: float, sink_seconds: float = 0.0) -> tuple[Tap, ...]:
         """Read to the end of every pipe, then stop; the taps that somebody still held open after that time.
 
-        What was in their pipes by then was read. The sink is not closed, but waits for nothing from then on.
+        What was in their pipes by then was read. A sink without room may take `sink_seconds` more to find some; it is
+        not closed, but waits for nothing from then on.
         """
-        deadline = time.monotonic() + within_seconds
-        self._closing = deadline
+        self._closing = time.monotonic() + within_seconds
         self.wake()
-        self._thread.join(within_seconds)
+        self._thread.join(within_seconds + GRACE_SECONDS + sink_seconds)
         self._sink.hurry()
         self._thread.join(GRACE_SECONDS)
         return tuple(self._taps)
@@ -284,8 +284,8 @@ class PipeReader:
         os.close(descriptor)
 
 
-GRACE_SECONDS = 2.0
-"""For a thread that was held up by the sink."""
+GRACE_SECONDS = 1.0
+"""For the thread to read what is in the pipes when the time is over."""
 
 
 def _bytes_in(descriptor: int) -> int:

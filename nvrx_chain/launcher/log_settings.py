@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os.path
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,10 @@ def log_places(
             raise UsageError(f"reading where {name} goes", part=path, hint="give an absolute path of a file")
         if not Path(path).parent.is_dir():
             raise UsageError(f"reading where {name} goes", part=path, hint="its directory is not there")
+    if app_log is not None and launcher_log is not None:
+        stem, extension = os.path.splitext(app_log)
+        if re.fullmatch(rf"{re.escape(stem)}_cycle\d+{re.escape(extension or '.log')}(\.\d+)?", launcher_log):
+            raise UsageError("reading where the launcher log goes", part=launcher_log, hint="a cycle has this file")
     if rotate_bytes is not None and rotate_bytes < MIB:
         raise UsageError("reading the size at which logs rotate", part=str(rotate_bytes), hint="at least 1 MiB")
     if rotate_keep < 1:

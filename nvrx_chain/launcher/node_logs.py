@@ -13,6 +13,9 @@ from nvrx_chain.launcher.log_pipes import PARKED, PipeReader, Tap
 from nvrx_chain.launcher.log_settings import LogLimits, LogPlaces
 from nvrx_chain.launcher.log_sinks import DirectSink, LogSink, StreamSink
 
+LEAST_SECONDS = 0.2
+"""For a sink that needs no time but a turn of its thread."""
+
 
 class NodeLogs:
     """Made by `open_node_logs`. `attach` and `write_launcher` never wait and may be called from any thread."""
@@ -37,8 +40,10 @@ class NodeLogs:
         """
         if last_line is not None:
             self._reader.write_last(last_line)
-        self._reader.close(pipes_seconds)
-        return self._sink.close(sink_seconds)
+        begin = time.monotonic()
+        self._reader.close(pipes_seconds, sink_seconds)
+        used = max(0.0, time.monotonic() - begin - pipes_seconds)
+        return self._sink.close(max(LEAST_SECONDS, sink_seconds - used))
 
 
 def open_node_logs(

@@ -158,6 +158,7 @@ def test_every_byte_arrives_once_and_in_order_while_the_writer_is_killed_again_a
     assert digests_in(funnel.app()) == expected
 
 
+@pytest.mark.slow
 def test_lines_survive_a_writer_that_stands_still_in_memory_and_in_a_file(funnel: Funnel, tmp_path: Path) -> None:
     node = funnel.node(LogLimits(memory_bytes=MIB, spill_bytes=500 * MIB, spill_directory=str(tmp_path)))
     os.kill(funnel.server.pid, signal.SIGSTOP)
@@ -193,6 +194,7 @@ def test_a_writer_that_is_away_for_longer_than_the_limits_costs_lines_that_are_c
     assert kept == sorted(kept)
 
 
+@pytest.mark.slow
 def test_workers_are_held_up_by_a_full_node_and_nothing_is_lost(funnel: Funnel) -> None:
     node = funnel.node(LogLimits(memory_bytes=MIB, spill_bytes=MIB, stall_seconds=PATIENCE_SECONDS))
     os.kill(funnel.server.pid, signal.SIGSTOP)
@@ -215,6 +217,35 @@ def test_what_the_writer_never_took_is_put_aside_beside_the_logs(funnel: Funnel)
     assert time.monotonic() - begin < 5.0
     assert digests_in((funnel.directory / "app.unsent-node0_cycle0.log").read_bytes()) == expected
     assert (funnel.directory / "launcher.unsent-node0.log").read_text().endswith("the last line\n")
+
+
+@pytest.mark.parametrize("how", ["frozen", "gone"])
+def test_a_launcher_that_must_leave_is_not_kept_by_a_writer_that_does_not_answer(funnel: Funnel, how: str) -> None:
+    if how == "frozen":
+        os.kill(funnel.server.pid, signal.SIGSTOP)
+    else:
+        funnel.kill_writer()  # the port is still held by the launcher: connections wait in its backlog
+    node = funnel.node()
+    node.write_launcher("before")
+    time.sleep(0.3)
+    begin = time.monotonic()
+    assert not node.close("the last line", pipes_seconds=0.2, sink_seconds=0.3)
+    assert time.monotonic() - begin < 1.5
+    assert (funnel.directory / "launcher.unsent-node0.log").read_text() == "before\nthe last line\n"
+    if how == "frozen":
+        os.kill(funnel.server.pid, signal.SIGCONT)
+
+
+def test_lines_wait_for_a_directory_that_is_gone_for_a_while(funnel: Funnel) -> None:
+    node = funnel.node()
+    away = funnel.directory.with_name("away")
+    funnel.directory.rename(away)
+    node.write_launcher("while it was gone")
+    time.sleep(1.0)
+    assert not funnel.server.has_ended()
+    away.rename(funnel.directory)
+    close_all(funnel)
+    assert funnel.launcher() == "while it was gone\n"
 
 
 def test_strangers_are_refused_with_one_line_each_and_disturb_nobody(funnel: Funnel) -> None:
@@ -314,7 +345,7 @@ time.sleep(600)
     launcher.stdout.close()
 
 
-def test_a_writer_that_stands_still_ends_with_its_launcher(tmp_path: Path) -> None:
+def test_a_connection_that_never_ends_does_not_keep_the_writer_of_a_dead_launcher(tmp_path: Path) -> None:
     code = """
 import os, signal, sys, time
 from nvrx_chain.launcher.funnel_host import FunnelSettings, start_funnel_server
@@ -358,6 +389,7 @@ while True:
     assert lines == [b"7: %09d%s" % (number, b"x" * 3000) for number in range(len(lines))]
 
 
+@pytest.mark.slow
 def test_a_thousand_cycles_and_a_hundred_nodes_leave_nothing_open(funnel: Funnel) -> None:
     node = funnel.node()
 

@@ -42,6 +42,13 @@ def test_a_place_that_cannot_be_is_refused_with_its_name(path: str) -> None:
         log_places(app_log=path, launcher_log=None)
 
 
+def test_the_launcher_log_is_no_file_of_a_cycle(tmp_path: Path) -> None:
+    for name in ("app_cycle0.log", "app_cycle12.log.3"):
+        with pytest.raises(UsageError):
+            log_places(app_log=str(tmp_path / "app.log"), launcher_log=str(tmp_path / name))
+    assert log_places(app_log=str(tmp_path / "app.log"), launcher_log=str(tmp_path / "app.log"))
+
+
 def test_limits_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         log_limits(memory_bytes=1, spill_bytes=0)
