@@ -1,0 +1,186 @@
+"""Measures the log funnel: `python -m tests.funnel_bench [--rounds 5] [--lines 400000]`.
+
+Eight senders, spread over two nodes, write lines of 120 bytes as fast as they can through pipes, readers, clients and
+the one writer into one file; each one's lines are compared by digest. Then a worker that computes, alone and beside another
+one that writes 1,000 lines a second, in turns. Touches: a temporary directory, child processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvrx_chain.launcher.funnel_host import FunnelServer, FunnelSettings, start_funnel_server
+from nvrx_chain.launcher.log_settings import LogLimits, LogPlaces
+from nvrx_chain.launcher.node_logs import NodeLogs, open_node_logs
+
+SENDERS = 8
+NODES = 2
+LINE_BYTES = 120
+SECRET = "a secret of the bench"
+WAIT_SECONDS = 300.0
+
+SENDER = """
+import sys
+number, count = int(sys.argv[1]), int(sys.argv[2])
+out = sys.stdout.buffer
+step = 500
+for start in range(0, count, step):
+    out.write(b"".join((b"%d %09d " % (number, i)).ljust(119, b"x") + b"\\n" for i in range(start, start + step)))
+"""
+STEADY = """
+import sys, time
+at = time.monotonic()
+line = "x" * 119 + "\\n"
+while True:
+    for _ in range(10):
+        sys.stdout.write(line)
+        sys.stdout.flush()
+    at += 0.01
+    time.sleep(max(0.0, at - time.monotonic()))
+"""
+COMPUTE = """
+import sys, time, torch
+torch.set_num_threads(1)
+seconds = float(sys.argv[1])
+x = torch.randn(256, 256)
+for _ in range(20): x = torch.tanh(x @ x)
+begin, steps = time.monotonic(), 0
+cpu = time.process_time()
+while time.monotonic() - begin < seconds:
+    x = torch.tanh(x @ x)
+    steps += 1
+    if steps % 2000 == 0:
+        print("step", steps, flush=True)
+print("RESULT", steps / (time.monotonic() - begin), steps / (time.process_time() - cpu), file=sys.stderr, flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """One run at full speed; CPU seconds are per 100,000 lines."""
+
+    lines_per_second: float
+    node_cpu: float
+    writer_cpu: float
+    is_whole: bool
+
+
+def open_node(node: int, server: FunnelServer, places: LogPlaces) -> NodeLogs:
+    return open_node_logs(places, LogLimits(), node_id=f"node{node}", funnel=("localhost", server.port), secret=SECRET)
+
+
+def start_piped(code: str, *words: str, errors: int | None = None) -> tuple[subprocess.Popen[bytes], int]:
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", code, *words]
+    process = subprocess.Popen(command, stdout=writing, stderr=errors, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    os.close(writing)
+    return process, reading
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def expected_digest(sender: int, count: int) -> str:
+    lines = ((b"%d %09d " % (sender, i)).ljust(119, b"x") + b"\n" for i in range(count))
+    return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def found_digests(path: Path) -> dict[int, str]:
+    """Digest of each sender's lines in the order of the file, without the prefix."""
+    sums = {sender: hashlib.sha256() for sender in range(SENDERS)}
+    with path.open("rb") as file:
+        for line in file:
+            prefix, _, rest = line.partition(b": ")
+            assert prefix.strip() == rest[:1], line
+            sums[int(prefix)].update(rest)
+    return {sender: digest.hexdigest() for sender, digest in sums.items()}
+
+
+def burst(directory: Path, lines: int) -> Burst:
+    places = LogPlaces(app_log=str(directory / "app.log"))
+    server = start_funnel_server(FunnelSettings(places=places), SECRET)
+    nodes = [open_node(node, server, places) for node in range(NODES)]
+    count = lines // SENDERS // 500 * 500
+    before, writer_before, begin = time.process_time(), cpu_of(server.pid), time.monotonic()
+    senders = [start_piped(SENDER, str(sender), str(count)) for sender in range(SENDERS)]
+    taps = [nodes[sender % NODES].attach(reading) for sender, (_, reading) in enumerate(senders)]
+    for sender, tap in enumerate(taps):
+        tap.assign(0, sender, SENDERS)
+    for tap in taps:
+        assert tap.wait(WAIT_SECONDS)
+    for node in nodes:
+        assert node.close()
+    seconds = time.monotonic() - begin
+    node_cpu, writer_cpu = time.process_time() - before, cpu_of(server.pid) - writer_before
+    server.stop(5.0)
+    for process, _ in senders:
+        assert process.wait(WAIT_SECONDS) == 0
+    found = found_digests(directory / "app_cycle0.log")
+    whole = found == {sender: expected_digest(sender, count) for sender in range(SENDERS)}
+    (directory / "app_cycle0.log").unlink()
+    share = 100_000 / (count * SENDERS)
+    return Burst(
+        lines_per_second=count * SENDERS / seconds,
+        node_cpu=node_cpu * share,
+        writer_cpu=writer_cpu * share,
+        is_whole=whole,
+    )
+
+
+def compute(directory: Path, seconds: float, *, beside: bool) -> tuple[float, float]:
+    """Steps of a computing worker per second of the clock and of its own CPU time; `beside`: the other one writes."""
+    places = LogPlaces(app_log=str(directory / "steady.log"))
+    server = start_funnel_server(FunnelSettings(places=places), SECRET)
+    node = open_node(0, server, places)
+    other = start_piped(STEADY) if beside else None
+    if other is not None:
+        node.attach(other[1]).assign(0, 1, 2)
+    worker, reading = start_piped(COMPUTE, str(seconds), errors=subprocess.PIPE)
+    node.attach(reading).assign(0, 0, 2)
+    assert worker.stderr is not None
+    said = worker.stderr.read().decode().split("RESULT")[1].split()
+    worker.wait(WAIT_SECONDS)
+    if other is not None:
+        other[0].kill()
+        other[0].wait(WAIT_SECONDS)
+    node.close()
+    server.stop(5.0)
+    return float(said[0]), float(said[1])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lines", type=int, default=400_000)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    options = parser.parse_args(argv)
+    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs")
+    with tempfile.TemporaryDirectory(prefix="nvrx-chain-funnel-") as name:
+        directory = Path(name)
+        bursts = [burst(directory, options.lines) for _ in range(options.rounds)]
+        for found in bursts:
+            print(found)
+        print(f"median {statistics.median(found.lines_per_second for found in bursts):,.0f} lines/s")
+        pairs = []
+        for _ in range(options.rounds):
+            alone, beside = (compute(directory, options.seconds, beside=flag) for flag in (False, True))
+            pairs.append((1 - beside[0] / alone[0], 1 - beside[1] / alone[1]))
+            print(f"steps/s alone {alone[0]:.0f} beside {beside[0]:.0f}; per CPU second {alone[1]:.0f} {beside[1]:.0f}")
+        clock, cpu = (statistics.median(pair[place] for pair in pairs) for place in (0, 1))
+        print(f"slowed by {clock:.1%} of the clock, {cpu:.1%} of its own CPU time (medians)")
+
+
+if __name__ == "__main__":
+    main()
