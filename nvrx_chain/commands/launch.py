@@ -1,63 +1,95 @@
-"""`nvrx-chain launch`: from flags to one call. Touches: the environment, standard error."""
+"""`nvrx-chain launch`: from flags to one call. Touches: the environment, the secret's file, standard error.
+
+Spellings of torchrun and ft_launcher 0.7.0 are accepted for what we have, with dashes or underscores; what of theirs we
+do not have is refused with the reason, or ignored where nothing depends on it.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import stat
 import sys
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
+from nvrx_chain.commands.launch_options import LAUNCH_OPTIONS, options_by_heading
 from nvrx_chain.errors import UsageError
-from nvrx_chain.launcher.settings import (
-    PRELOAD,
-    LaunchSettings,
-    parse_bool,
-    parse_endpoint,
-    parse_nnodes,
-    parse_rdzv_conf,
-    parse_seconds,
-)
+from nvrx_chain.launcher.flags import IGNORED, REFUSED, build_settings
 
-SECRET = "NVRX_CHAIN_LAUNCH_SECRET"
+_COMMAND = click.Argument(["command"], nargs=-1, required=True, type=click.UNPROCESSED)
+
+
+class SectionedLaunch(click.Command):
+    """Help under headings, and a word for each flag of the others that we do not have."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, options in options_by_heading():
+            rows = [record for option in options if (record := option.get_help_record(ctx)) is not None]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _without_ignored(args, self.options_with_value(ctx)))
+
+    def options_with_value(self, ctx: click.Context) -> frozenset[str]:
+        """Every spelling of an option that takes the next word."""
+        return frozenset(
+            word
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option) and not parameter.is_flag
+            for word in parameter.opts
+        )
+
+
+def _without_ignored(args: list[str], with_value: frozenset[str]) -> list[str]:
+    """The words of the command line up to the script's own, without those that steer nothing here."""
+    kept: list[str] = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "--":
+            return [*kept, word, *rest]
+        name, equals, _ = word.partition("=")
+        name = name.replace("_", "-")
+        if name in REFUSED:
+            _refuse(name)
+        if name in IGNORED:
+            logging.getLogger(__name__).info("ignored %s: %s", name, IGNORED[name])
+            if not equals and rest:
+                rest.pop(0)
+            continue
+        kept.append(word)
+        if not equals and name in with_value and rest:
+            kept.append(rest.pop(0))
+    return kept
+
+
+def _refuse(name: str) -> NoReturn:
+    raise UsageError("reading the command line", part=name, hint=REFUSED[name])
 
 
 @click.command(
+    cls=SectionedLaunch,
+    params=[*(option for _, option in LAUNCH_OPTIONS), _COMMAND],
     context_settings={
-        "ignore_unknown_options": False,
         "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
         "token_normalize_func": lambda word: word.replace("_", "-"),
-    }
+    },
 )
-@click.option("--nnodes", default="1:1", envvar="PET_NNODES", show_default=True)
-@click.option("--nproc-per-node", type=click.IntRange(1), default=1, envvar="PET_NPROC_PER_NODE", show_default=True)
-@click.option("--rdzv-endpoint", default="", envvar="PET_RDZV_ENDPOINT")
-@click.option("--rdzv-id", default="none", envvar="PET_RDZV_ID")
-@click.option("--rdzv-backend", default="nvrx", envvar="PET_RDZV_BACKEND", type=click.Choice(["nvrx", "c10d"]))
-@click.option("--rdzv-conf", default="", envvar="PET_RDZV_CONF")
-@click.option("--local-addr", envvar="PET_LOCAL_ADDR")
-@click.option("--standalone", is_flag=True)
-@click.option("--secret-file", type=click.Path())
-@click.option("--liveness-timeout", type=click.FloatRange(0.5), default=10.0, show_default=True)
-@click.option("--first-round-grace", type=click.FloatRange(0), default=0.0, show_default=True)
-@click.option("--max-restarts", type=click.IntRange(0), default=0, envvar="PET_MAX_RESTARTS", show_default=True)
-@click.option("--stop-grace", "--workers-stop-timeout", type=click.FloatRange(0), default=2.0, show_default=True)
-@click.option("--term-timeout", type=click.FloatRange(0), default=1800.0, show_default=True)
-@click.option("--no-restart-exit-code", "--ft-no-restart-exit-code", type=click.IntRange(1, 255), default=93)
-@click.option("--warm-workers/--no-warm-workers", default=True, show_default=True)
-@click.option("--preload", default=",".join(PRELOAD), show_default=True)
-@click.option("--refill-delay", type=click.FloatRange(0), default=30.0, show_default=True)
-@click.option("--role", default="default", envvar="PET_ROLE")
-@click.option("-m", "--module", is_flag=True, envvar="PET_MODULE")
-@click.option("--no-python", is_flag=True, envvar="PET_NO_PYTHON")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def launch(**flags: Any) -> None:
-    """Run the ranks of this node, and restart them with the other nodes when one fails."""
-    settings = _settings(flags)
+    """Run the ranks of this node, and restart them together with the other nodes when one fails.
+
+    \b
+    nvrx-chain launch --nproc-per-node 8 --max-restarts 3 train.py --config run.yaml
+    nvrx-chain launch --nnodes 4:5 --rdzv-endpoint node0:29500 --secret-file job.secret ... train.py
+
+    The exit code is 0 when all ranks ended with 0, the no-restart code when a further start is useless, 75 when the
+    rendezvous host is lost, 143 when it was told to end, 1 else.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    settings = build_settings(flags, os.environ)
     from nvrx_chain.launcher.launch import run_launch
 
     code = run_launch(settings, os.environ)
@@ -65,51 +97,3 @@ def launch(**flags: Any) -> None:
     sys.stdout.flush()
     # Threads that wait in the store's client would abort an interpreter that ends in order, and it takes its time.
     os._exit(code)
-
-
-def _settings(flags: dict[str, Any]) -> LaunchSettings:
-    least, most = parse_nnodes(flags["nnodes"])
-    conf = parse_rdzv_conf(flags["rdzv_conf"])
-    alone = flags["standalone"] or (most == 1 and not flags["rdzv_endpoint"])
-    host, port = ("localhost", 0) if alone else parse_endpoint(flags["rdzv_endpoint"])
-    is_host = parse_bool("is_host in --rdzv-conf", conf["is_host"]) if "is_host" in conf else None
-    return LaunchSettings(
-        min_nodes=least,
-        max_nodes=most,
-        procs_per_node=flags["nproc_per_node"],
-        argv=tuple(flags["command"]),
-        module=flags["module"],
-        no_python=flags["no_python"],
-        role=flags["role"],
-        host=host,
-        port=port,
-        run_id=flags["rdzv_id"],
-        is_host=True if alone else is_host,
-        local_addr=flags["local_addr"],
-        secret=_read_secret(flags["secret_file"]),
-        join_timeout=parse_seconds("join_timeout", conf.get("join_timeout", "600")),
-        connect_timeout=parse_seconds("store_connect_wait_seconds", conf.get("store_connect_wait_seconds", "120")),
-        last_call_timeout=parse_seconds("last_call_timeout", conf.get("last_call_timeout", "1")),
-        first_round_grace=flags["first_round_grace"],
-        liveness_timeout=flags["liveness_timeout"],
-        max_restarts=flags["max_restarts"],
-        stop_grace=flags["stop_grace"],
-        term_timeout=flags["term_timeout"],
-        no_restart_exit_code=flags["no_restart_exit_code"],
-        warm_workers=flags["warm_workers"],
-        preload=tuple(filter(None, (name.strip() for name in flags["preload"].split(",")))),
-        refill_delay=flags["refill_delay"],
-    )
-
-
-def _read_secret(path: str | None) -> str:
-    """The secret of the job. Raises UsageError for a file that others can read."""
-    if path is None:
-        return os.environ.get(SECRET, "")
-    try:
-        status = os.stat(path)
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            raise UsageError("reading the secret of the job: others can read its file", part=path, hint="chmod 600")
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise UsageError(f"reading the secret of the job: {error.strerror or error}", part=path) from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nvrx_chain.launcher.events import Hosted
 
@@ -23,8 +24,9 @@ class World:
     nodes: int
     procs_per_node: int
     max_restarts: int
-    cycle_info_prefix: str | None = None
-    """Path of the cycle records up to the number of the cycle; None without records."""
+    uses_agent_store: bool = True
+    cycle_record: Callable[[int], Path] | None = None
+    """Path of the record of a cycle; None without records."""
 
     @property
     def size(self) -> int:
@@ -47,7 +49,7 @@ def node_environment(launcher: Mapping[str, str], world: World, agent_id: str, l
         "ROLE_WORLD_SIZE": str(world.size),
         "TORCHELASTIC_MAX_RESTARTS": str(world.max_restarts),
         "TORCHELASTIC_RUN_ID": world.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_USE_AGENT_STORE": str(world.uses_agent_store),
     }
     return found
 
@@ -63,8 +65,9 @@ def round_environment(world: World, hosted: Hosted, group_rank: int, local_rank:
         "MASTER_PORT": str(hosted.port),
         "TORCHELASTIC_RESTART_COUNT": str(hosted.round),
     }
-    if world.cycle_info_prefix is not None:
-        found["NVRX_CURRENT_CYCLE_INFO"] = f"{world.cycle_info_prefix}{hosted.round}"
+    if world.cycle_record is not None:
+        # Not the link, which moves on to the next cycle below a rank that still runs.
+        found["NVRX_CURRENT_CYCLE_INFO"] = str(world.cycle_record(hosted.round))
     return found
 
 

@@ -91,7 +91,7 @@ class FunnelClient:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: tuple[str, int] | None,
         secret: str,
         node_id: str,
         limits: LogLimits,
@@ -114,10 +114,18 @@ class FunnelClient:
         """When the lines that are gathered must leave."""
         self._deadline: float | None = None
         self._closing = threading.Event()
+        self._aimed = threading.Event()
+        if address is not None:
+            self._aimed.set()
         self._is_clean = False
         self._resolved: tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]] | None = None
         self._lost_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="log-funnel", daemon=True)
+
+    def aim(self, address: tuple[str, int]) -> None:
+        """Say where the writer is, when it was not known at the beginning."""
+        self._address = address
+        self._aimed.set()
 
     def start(self) -> None:
         """Connect, in a thread of its own; lines may come at once."""
@@ -152,6 +160,7 @@ class FunnelClient:
             self._settle()
             self._deadline = time.monotonic() + within_seconds
         self._closing.set()
+        self._aimed.set()
         self._ring()
         self._thread.join(within_seconds + SAVE_SECONDS)
         return self._is_clean and not self._tally.total_lines
@@ -181,6 +190,8 @@ class FunnelClient:
 
     def _run(self) -> None:
         pause = AGAIN_SECONDS[0]
+        # No deadline: the job that says where the writer is has one, and `close` ends the wait.
+        self._aimed.wait()
         while not self._is_over():
             before = self._backlog.acknowledged
             why = self._try()
@@ -218,6 +229,8 @@ class FunnelClient:
             return str(error)
 
     def _connect(self) -> socket.socket:
+        if self._address is None:
+            raise OSError("it is not known yet where the log writer is")
         if self._resolved is None:
             # Once: a name service that hangs later must not keep the last lines back.
             self._resolved = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]

@@ -81,8 +81,10 @@ class CoordinatorHost:
         liveness_seconds: float,
         judge: Judge,
         keeper: Keeper | None = None,
+        log_port: int | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._log_port = log_port
         self._store = store
         self._follow_store = store.another()
         self._secret = secret
@@ -294,7 +296,7 @@ class CoordinatorHost:
         member = word.member
         guest = _Guest(agent_id=member.agent_id, group=member.group, stream=stream, read=self._log.kept_from)
         self._guests[guest.agent_id] = guest
-        stream.send(msgspec.json.encode(Welcome(read_from=self._log.kept_from)))
+        stream.send(msgspec.json.encode(Welcome(read_from=self._log.kept_from, log_port=self._log_port)))
         return guest
 
     def _refuse(self, hello: Hello) -> Refused | None:

@@ -71,15 +71,15 @@ class Job:
         self._host: CoordinatorHost | None = None
         self._guest: Guest | None = None
 
-    def connect(self, judge: Judge, keeper: Keeper | None = None) -> None:
+    def connect(self, judge: Judge, keeper: Keeper | None = None, log_port: int | None = None) -> None:
         """Start the store and the coordinator where this is the host; join the others. Raises NvrxError.
 
-        `judge` and `keeper` are asked on the host only.
+        `judge` and `keeper` are asked on the host only; `log_port` is where the log writer of the host listens.
         """
         meeting = self.meeting
         if meeting.is_host:
             self._store = ControlStore.serve(meeting.port, meeting.run_id)
-            self._host = self._start_host(self._store, judge, keeper)
+            self._host = self._start_host(self._store, judge, keeper, log_port)
             self._store.put(_PRESENCE, str(self._host.port).encode())
             address = "localhost"
         else:
@@ -103,7 +103,9 @@ class Job:
         threading.Thread(target=self._write_announcements, name="announce", daemon=True).start()
         self._guest.start()
 
-    def _start_host(self, store: ControlStore, judge: Judge, keeper: Keeper | None) -> CoordinatorHost:
+    def _start_host(
+        self, store: ControlStore, judge: Judge, keeper: Keeper | None, log_port: int | None
+    ) -> CoordinatorHost:
         coordinator = Coordinator(
             self.spec,
             self.limits,
@@ -119,6 +121,7 @@ class Job:
             liveness_seconds=self.meeting.liveness_seconds,
             judge=judge,
             keeper=keeper,
+            log_port=log_port,
         )
         try:
             host.start()

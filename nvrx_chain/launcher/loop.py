@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nvrx_chain.errors import NvrxError
-from nvrx_chain.launcher.environment import World, round_environment
+from nvrx_chain.launcher.capture import Captured, CaptureSettings, start_capture
 from nvrx_chain.launcher.events import Cause, Ended, Filled, Hosted, Opened
 from nvrx_chain.launcher.guest import HostSilent
 from nvrx_chain.launcher.job import Job
+from nvrx_chain.launcher.monitor import Action as Request
+from nvrx_chain.launcher.monitor import Asked, Hung, Marked
 from nvrx_chain.launcher.node import (
     Action,
     Actions,
@@ -36,8 +38,12 @@ from nvrx_chain.launcher.node import (
     StopWorkers,
 )
 from nvrx_chain.launcher.node_signals import ENDING, Signals
-from nvrx_chain.launcher.pool import AllStopped, Happened, Pool, RankEnded, Unkillable
-from nvrx_chain.launcher.talk import Excluded, Refused
+from nvrx_chain.launcher.pool import AllStopped, Happened, Unkillable
+from nvrx_chain.launcher.rank_words import COMMITTED
+from nvrx_chain.launcher.ranks import Ranks
+from nvrx_chain.launcher.reasons import Reason
+from nvrx_chain.launcher.talk import Excluded, Refused, Welcome
+from nvrx_chain.launcher.timeline import Timeline
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +67,15 @@ class Parts:
     reclaim: Callable[[], None] | None
     """Wait until the memory of ended workers is free; None where there is none to wait for."""
     start_rank_store: Callable[[], HasPort]
-    explain: Callable[[int, int], str]
-    """What rank (round, local rank) wrote about its own end."""
-    mark: Callable[[int, str], None]
-    """Note that a step of the recovery of this round is done."""
+    timeline: Timeline
+    capture: CaptureSettings | None
+    """How the stacks of ranks are captured when one hangs in a section; None for not at all."""
+    welcomed: Callable[[Welcome], None]
+    """This launcher was taken in."""
+    tend: Callable[[], float | None]
+    """What else the main thread has to see to at every turn; when it wants to be called again (monotonic clock)."""
+    watched: Callable[[], list[int]]
+    """Descriptors whose readability means that `tend` has something to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +110,7 @@ class NodeLoop:
         self,
         job: Job,
         node: Node,
-        pool: Pool,
-        world: World,
+        ranks: Ranks,
         parts: Parts,
         connect: Callable[[], None],
         *,
@@ -108,33 +118,33 @@ class NodeLoop:
     ) -> None:
         self._job = job
         self._node = node
-        self._pool = pool
-        self._world = world
+        self._ranks = ranks
         self._parts = parts
         self._connect = connect
         self._refill_seconds = refill_seconds
         self._signals = Signals()
         self._refill_at: float | None = None
+        self._tend_at: float | None = None
         self._reclaiming = False
         self._deferred: StartWorkers | None = None
+        self._capturing: Hung | None = None
         self._rank_store: HasPort | None = None
         self._left: Leave | None = None
-        self._running: StartWorkers | None = None
 
     @property
     def running(self) -> StartWorkers | None:
         """The seat in which ranks of this node were started last."""
-        return self._running
+        return self._ranks.seat
 
     def run(self) -> Leave:
         """Take part in the job to its end. For the main thread."""
         self._signals.install()
         self._in_thread("connect", self._try_connect)
-        self._pool.park_missing()
+        self._ranks.pool.park_missing()
         while self._left is None:
             self._wait()
             self._turn()
-        self._pool.close()
+        self._ranks.close()
         return self._left
 
     def _try_connect(self) -> object:
@@ -152,9 +162,10 @@ class NodeLoop:
 
     def _wait(self) -> None:
         watched = select.poll()
-        for descriptor in (self._signals.fileno(), self._job.news.fileno(), *self._pool.watched()):
+        own = (self._signals.fileno(), self._job.news.fileno())
+        for descriptor in (*own, *self._ranks.pool.watched(), *self._parts.watched()):
             watched.register(descriptor, select.POLLIN)
-        due = [at for at in (self._pool.deadline(), self._refill_at) if at is not None]
+        due = [at for at in (self._ranks.pool.deadline(), self._refill_at, self._tend_at) if at is not None]
         # Without a time to look at, nothing happens until a descriptor says so.
         watched.poll(max(0.0, min(due) - time.monotonic()) * 1000 if due else None)
 
@@ -164,14 +175,17 @@ class NodeLoop:
                 log.warning("told to end signal=%s", number.name)
                 self._do(self._node.told_to_end(f"the launcher was sent {number.name}"))
             else:
-                self._pool.signal_ranks(number)
+                self._ranks.pool.signal_ranks(number)
         self._hear(self._job.take())
-        # Failures first: the last rank that ends with 0 beside one that failed does not end the round well.
-        for happened in sorted(self._pool.look(), key=_is_success):
+        for happened in self._ranks.look():
             self._do(self._take(happened))
         if self._refill_at is not None and time.monotonic() >= self._refill_at:
-            self._refill_at = None
-            self._pool.park_missing()
+            self._refill()
+        self._tend_at = self._parts.tend()
+
+    def _refill(self) -> None:
+        self._refill_at = None
+        self._ranks.pool.park_missing()
 
     def _hear(self, messages: list[object]) -> None:
         if any(isinstance(message, Opened | Filled | Hosted | Ended) for message in messages):
@@ -180,48 +194,92 @@ class NodeLoop:
             self._do(self._answer(message))
 
     def _answer(self, message: object) -> Actions:
-        if isinstance(message, HostSilent):
-            return self._node.lost_host(str(message))
-        if isinstance(message, NotConnected):
-            log.error("%s", message.error)
-            return self._node.refused(str(message.error))
-        if isinstance(message, Refused):
-            return self._node.refused(message.why)
-        if isinstance(message, Excluded):
-            return self._node.excluded(message.why)
-        if isinstance(message, Checked):
+        if isinstance(message, Filled):
+            self._mark("round_filled", message.round)
+        elif isinstance(message, Hung | Captured | Asked | Marked):
+            return self._answer_monitor(message)
+        elif isinstance(message, Checked):
             return self._node.checked(message.round, message.sick)
-        if isinstance(message, Reclaimed):
+        elif isinstance(message, Reclaimed):
             self._reclaiming = False
             if self._deferred is not None:
                 self._start(self._deferred)
+        elif isinstance(message, Welcome):
+            self._parts.welcomed(message)
+        elif isinstance(message, HostSilent):
+            return self._node.lost_host(str(message))
+        elif isinstance(message, NotConnected):
+            log.error("%s", message.error)
+            return self._node.refused(str(message.error))
+        elif isinstance(message, Refused):
+            return self._node.refused(message.why)
+        elif isinstance(message, Excluded):
+            return self._node.excluded(message.why)
         return ()
+
+    def _answer_monitor(self, message: Hung | Captured | Asked | Marked) -> Actions:
+        """What the monitor of the ranks says; what is of an older cycle is over."""
+        if message.cycle != self._node.round:
+            return ()
+        if isinstance(message, Marked):
+            self._take_mark(message)
+            return ()
+        if isinstance(message, Asked):
+            log.warning("rank %s asks: %s: %s", message.local_rank, message.action.value, message.why)
+            if message.action is Request.EXCLUDE_THIS_NODE:
+                return self._node.exclude(f"rank {self._ranks.number(message.local_rank)} asked for it: {message.why}")
+            return (EndJob(reason=Reason.WORKLOAD_STOP, detail=message.why),)
+        if isinstance(message, Hung):
+            return self._take_hang(message)
+        for stacks in message.stacks:
+            where = stacks.path if stacks.path is not None else f"none: {stacks.why_not}"
+            log.warning("stacks of rank %s: %s", stacks.rank, where)
+        hung, self._capturing = self._capturing, None
+        return () if hung is None else self._fail_by_hang(hung)
+
+    def _take_mark(self, marked: Marked) -> None:
+        first_step = marked.name == COMMITTED
+        rank = self._ranks.number(marked.local_rank)
+        name = "first_step" if first_step else marked.name
+        self._parts.timeline.mark(marked.cycle, name, marked.at, rank=rank, iteration=marked.iteration)
+        if first_step and self._refill_at is not None:
+            # The start is over: what is parked now disturbs no rank that imports.
+            self._refill()
+
+    def _take_hang(self, hung: Hung) -> Actions:
+        log.error("rank %s hangs: %s", self._ranks.number(hung.local_rank), hung.detail)
+        self._mark("failure_detected", hung.cycle)
+        if self._capturing is not None:
+            return ()
+        capture = self._parts.capture
+        if capture is None or capture.seconds <= 0 or not hung.wants_capture:
+            return self._fail_by_hang(hung)
+        self._capturing = hung
+        start_capture(capture, hung.cycle, self._ranks.targets(), self._ranks.dump_files(), self._job.news.post)
+        return ()
+
+    def _fail_by_hang(self, hung: Hung) -> Actions:
+        member = self._job.member
+        return self._node.failed(self._ranks.cause_of_hang(hung, member.agent_id, member.address))
 
     def _take(self, happened: Happened) -> Actions:
         if isinstance(happened, AllStopped):
             log.info("workers are gone seconds=%.3f killed=%s", happened.seconds, happened.killed)
-            self._parts.mark(self._node.round, "workers_stopped")
+            self._mark("workers_stopped")
             self._begin_reclaim()
             return self._node.stopped()
         if isinstance(happened, Unkillable):
             return self._node.unkillable(f"processes do not die of SIGKILL: {', '.join(map(str, happened.pids))}")
-        if happened.code != 0:
-            return self._node.failed(self._cause_of(happened))
-        return self._node.all_done() if not self._pool.ranks else ()
+        if happened.code == 0:
+            return self._node.all_done() if not self._ranks.pool.ranks else ()
+        member = self._job.member
+        cause = self._ranks.cause_of_end(happened, member.agent_id, member.address)
+        log.warning("a rank failed rank=%s pid=%s code=%s %s", cause.rank, happened.pid, happened.code, cause.detail)
+        self._mark("failure_detected")
+        return self._node.failed(cause)
 
-    def _cause_of(self, ended: RankEnded) -> Cause:
-        group_rank = self._running.group_rank if self._running is not None else 0
-        rank = group_rank * self._world.procs_per_node + ended.local_rank
-        log.warning("a rank failed rank=%s pid=%s code=%s", rank, ended.pid, ended.code)
-        self._parts.mark(self._node.round, "failure_detected")
-        return Cause(
-            kind="worker",
-            agent_id=self._job.member.agent_id,
-            node=self._job.member.address,
-            rank=rank,
-            exit_code=ended.code,
-            detail=self._parts.explain(self._node.round, ended.local_rank),
-        )
+    def _mark(self, name: str, round_number: int | None = None) -> None:
+        self._parts.timeline.mark(self._node.round if round_number is None else round_number, name)
 
     def _begin_reclaim(self) -> None:
         reclaim = self._parts.reclaim
@@ -239,7 +297,7 @@ class NodeLoop:
         for action in actions:
             self._carry_out(action)
         if self._node.phase is Phase.STANDBY:
-            self._pool.park_missing()
+            self._ranks.pool.park_missing()
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, CheckHealth):
@@ -247,7 +305,7 @@ class NodeLoop:
             self._in_thread("health", lambda: Checked(round=number, sick=self._parts.check_health(number)))
         elif isinstance(action, Join):
             self._job.join(action.round)
-            self._parts.mark(action.round, "joined")
+            self._mark("joined", action.round)
         elif isinstance(action, HostWorkers):
             self._host_ranks(action)
         elif isinstance(action, StartWorkers):
@@ -278,13 +336,8 @@ class NodeLoop:
         self._deferred = action if self._reclaiming else None
         if self._reclaiming:
             return
-        changed = [
-            round_environment(self._world, action.hosted, action.group_rank, local_rank)
-            for local_rank in range(self._pool.size)
-        ]
-        self._running = action
         try:
-            self._pool.start(changed)
+            self._ranks.start(action)
         except NvrxError as error:
             # Some may run already: they end with the round that this opens.
             log.error("%s", error)
@@ -292,18 +345,13 @@ class NodeLoop:
             self._do(self._node.failed(cause))
             return
         self._refill_at = time.monotonic() + self._refill_seconds
-        self._parts.mark(action.round, "workers_started")
+        self._mark("workers_started", action.round)
         log.info("workers started round=%s group_rank=%s", action.round, action.group_rank)
 
     def _stop(self, action: StopWorkers) -> None:
-        self._deferred = None
-        self._refill_at = None
+        self._deferred = self._refill_at = self._capturing = None
         if action.tell_host:
             self._job.announce_stop(action.grace_seconds + STOP_SLACK_SECONDS)
-        self._pool.stop(action.grace_seconds)
-        for happened in self._pool.look():
+        self._ranks.stop(action.grace_seconds)
+        for happened in self._ranks.look():
             self._do(self._take(happened))
-
-
-def _is_success(happened: Happened) -> bool:
-    return isinstance(happened, RankEnded) and happened.code == 0

@@ -1,7 +1,6 @@
 """What ranks leave behind: processes that made a session of their own and outlive their rank. Touches: /proc, signals.
 
-The launcher is a child subreaper, so such a process becomes its child, and is known by the mark in its environment; one
-that has ended is known by its session.
+The launcher is a child subreaper, so such a process becomes its child, and is known by the mark in its environment.
 """
 
 from __future__ import annotations
@@ -24,25 +23,28 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_orphans(mark: str, spared: Collection[int]) -> list[int]:
-    """Kill every child of this process with `mark` (`NAME=value`) that is not spared; pids that did not go in time."""
+def end_orphans(mark: str, spared: Collection[int], sessions: Collection[int]) -> list[int]:
+    """Kill every child of this process with `mark` (`NAME=value`) that is not spared; pids that did not go in time.
+
+    Of children that have ended only those of `sessions`, the ranks' own, and those that were killed here are taken:
+    the exit status of any other belongs to whoever in the launcher started it.
+    """
     deadline = time.monotonic() + SWEEP_SECONDS
-    while left := [pid for pid in _children() if pid not in spared and _bears(pid, mark)]:
+    killed: set[int] = set()
+    while left := [
+        pid for pid in _children() if pid not in spared and (pid in killed or _is_orphan(pid, mark, sessions))
+    ]:
         if time.monotonic() > deadline:
             return left
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        _reap(left)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        killed.update(left)
         # A dead parent's children are adopted a moment after: look until there is nothing new.
         time.sleep(SWEEP_PAUSE_SECONDS)
     return []
-
-
-def _reap(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
 
 
 def _children() -> list[int]:
@@ -53,13 +55,12 @@ def _children() -> list[int]:
     return found
 
 
-def _bears(pid: int, mark: str) -> bool:
+def _is_orphan(pid: int, mark: str, sessions: Collection[int]) -> bool:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         if environment:
             return mark.encode() in environment.split(b"\0")
-        session = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
+        # One that has ended shows no environment any more.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) in sessions
     except OSError:
         return False
-    # One that has ended shows no environment any more. What the launcher starts for itself stays in its own session.
-    return session != os.getsid(0)

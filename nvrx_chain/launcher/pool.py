@@ -10,8 +10,9 @@ import logging
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.environment import MARK
@@ -81,15 +82,37 @@ class _Ranks:
     changed: dict[int, Mapping[str, str]] = field(default_factory=dict)
 
 
-class Pool:
-    """See the module. `adopted` is called with each new worker that has an output of its own."""
+class Outputs(Protocol):
+    """Who reads what workers write."""
 
-    def __init__(self, settings: PoolSettings, adopted: Callable[[Worker], None] = lambda worker: None) -> None:
+    def adopt(self, worker: Worker, *, is_rank: bool) -> None:
+        """It was started, as a rank or to be parked."""
+
+    def become(self, worker: Worker) -> None:
+        """It was parked and is about to be told that it is a rank."""
+
+
+class NoOutputs:
+    """Workers that write where the launcher itself does."""
+
+    def adopt(self, worker: Worker, *, is_rank: bool) -> None:
+        """Nothing to do."""
+
+    def become(self, worker: Worker) -> None:
+        """Nothing to do."""
+
+
+class Pool:
+    """See the module."""
+
+    def __init__(self, settings: PoolSettings, outputs: Outputs | None = None) -> None:
         self._settings = settings
-        self._adopted = adopted
+        self._outputs = outputs or NoOutputs()
         self._ranks = _Ranks()
         self._parked: dict[int, Worker] = {}
         self._stop: _Stop | None = None
+        self._sessions: set[int] = set()
+        """Pids of the ranks of this round: each leads a session, which its children share."""
         self._warm = settings.warm and not settings.entry.no_python
         self._mark = next(f"{MARK}={environment[MARK]}" for environment in settings.environments)
 
@@ -108,9 +131,13 @@ class Pool:
         """How many could become ranks at once."""
         return sum(worker.preload is Preload.READY for worker in self._parked.values())
 
+    def workers(self) -> list[Worker]:
+        """Ranks and parked ones."""
+        return [*self._ranks.workers.values(), *self._parked.values()]
+
     def watched(self) -> list[int]:
         """Descriptors whose readability means that `look` has something to find."""
-        workers = [*self._ranks.workers.values(), *self._parked.values()]
+        workers = self.workers()
         controls = [worker.control.fileno() for worker in workers if worker.control is not None]
         return [*(worker.descriptor for worker in workers), *controls]
 
@@ -139,7 +166,7 @@ class Pool:
             self._give_up_warm(str(error))
             return
         self._parked[local_rank] = worker
-        self._adopted(worker)
+        self._outputs.adopt(worker, is_rank=False)
 
     def _prefix(self, local_rank: int) -> Sequence[str]:
         return self._settings.prefixes[local_rank] if self._settings.prefixes else ()
@@ -149,6 +176,7 @@ class Pool:
         assert not self._ranks.workers
         self._stop = None
         self._end_orphans()  # also those whose parent was still dying when the ranks were gone
+        self._sessions.clear()
         for local_rank, words in enumerate(changed):
             self._ranks.changed[local_rank] = words
             parked = self._parked.pop(local_rank, None)
@@ -156,6 +184,8 @@ class Pool:
                 self._start_cold(local_rank)
                 continue
             self._ranks.workers[local_rank] = parked
+            self._sessions.add(parked.pid)
+            self._outputs.become(parked)
             parked.release(self._settings.entry, words, ())
 
     def _start_cold(self, local_rank: int) -> None:
@@ -169,7 +199,8 @@ class Pool:
             capture_output=settings.capture_output,
         )
         self._ranks.workers[local_rank] = worker
-        self._adopted(worker)
+        self._sessions.add(worker.pid)
+        self._outputs.adopt(worker, is_rank=True)
 
     def stop(self, grace_seconds: float) -> None:
         """Ask all ranks to end, and see to it after the grace. A second call can only shorten the first one's."""
@@ -181,6 +212,8 @@ class Pool:
             self._stop.was_told = True
             for worker in self._ranks.workers.values():
                 worker.signal_group(signal.SIGTERM)
+                # A process that is stopped takes no other signal than this one and KILL.
+                worker.signal_group(signal.SIGCONT)
 
     def signal_ranks(self, number: signal.Signals) -> None:
         """Hand a signal to the ranks themselves, not to what they started."""
@@ -249,15 +282,15 @@ class Pool:
         return []
 
     def _end_orphans(self) -> list[int]:
-        return end_orphans(self._mark, {worker.pid for worker in self._parked.values()})
+        return end_orphans(self._mark, {worker.pid for worker in self.workers()}, self._sessions)
 
     def close(self) -> None:
         """Kill everything that is left."""
-        for worker in (*self._parked.values(), *self._ranks.workers.values()):
+        for worker in self.workers():
             _end(worker)
         self._parked.clear()
         self._ranks.workers.clear()
-        end_orphans(self._mark, ())
+        self._end_orphans()
 
 
 def _end(worker: Worker) -> None:

@@ -6,6 +6,7 @@ rank 0 itself is found by the others only after their first try was refused.
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 
 from torch.distributed import TCPStore
@@ -13,6 +14,15 @@ from torch.distributed import TCPStore
 from nvrx_chain.errors import NvrxError
 
 ANSWER_SECONDS = 30.0
+
+
+class FreePort:
+    """A port for a store that rank 0 hosts itself. Another program may take it in between: the round then fails."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            self.port = int(probe.getsockname()[1])
 
 
 class RankStore:

@@ -5,14 +5,54 @@ Names and meaning follow torchrun and ft_launcher 0.7.0 where these have the sam
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from nvrx_chain.errors import UsageError
+from nvrx_chain.launcher.capture import CaptureSettings
+from nvrx_chain.launcher.hang_limits import HangLimits
+from nvrx_chain.launcher.health_settings import HealthSettings
+from nvrx_chain.launcher.log_settings import LogLimits, LogPlaces
+from nvrx_chain.launcher.numa import NumaBinding
+from nvrx_chain.launcher.progress import ProgressSettings
+from nvrx_chain.launcher.reclaim import ReclaimSettings
 
 DEFAULT_PORT = 29500
 PRELOAD = ("torch", "torch.distributed")
+
+
+class WorkerStore(str, enum.Enum):
+    """Who hosts the store in which the ranks meet."""
+
+    AGENT = "agent"
+    """The launcher of group rank 0: ready before the ranks are."""
+    RANK0 = "rank0"
+    """Rank 0 itself, as under ft_launcher: for a script that opens further stores of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSettings:
+    """Where what happens is written down; None for nowhere."""
+
+    cycle_info_dir: Path | None = None
+    checkpoint_iteration_file: Path | None = None
+    verdict_file: Path | None = None
+    """Its existence ends the job for good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How the output of ranks and launchers is kept."""
+
+    places: LogPlaces = field(default_factory=LogPlaces)
+    limits: LogLimits = field(default_factory=LogLimits)
+    is_funnelled: bool = False
+    """Whether one writer, on the host's node, writes the lines of all nodes."""
+    funnel_port: int = 0
+    prefix_ranks: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +91,16 @@ class LaunchSettings:
     warm_workers: bool = True
     preload: tuple[str, ...] = PRELOAD
     refill_delay: float = 30.0
+    worker_store: WorkerStore = WorkerStore.AGENT
+    numa: NumaBinding | None = None
+
+    records: RecordSettings = field(default_factory=RecordSettings)
+    progress: ProgressSettings = field(default_factory=ProgressSettings)
+    logs: LogSettings = field(default_factory=LogSettings)
+    hang: HangLimits = field(default_factory=HangLimits)
+    capture: CaptureSettings | None = None
+    health: HealthSettings = field(default_factory=HealthSettings)
+    reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
 
 
 def parse_nnodes(word: str) -> tuple[int, int]:

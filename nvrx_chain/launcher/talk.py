@@ -62,9 +62,10 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
-    """It is taken in. `read_from`: the first event of the store that it has to read."""
+    """It is taken in. `read_from`: the first event of the store that it has to read; `log_port`: of the log writer."""
 
     read_from: int
+    log_port: int | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
