@@ -15,7 +15,7 @@ from nvrx_chain.launcher.guest import HostSilent
 from nvrx_chain.launcher.job import Job, Meeting, new_agent_id
 from nvrx_chain.launcher.members import Member, Spec
 from nvrx_chain.launcher.reasons import Reason
-from nvrx_chain.launcher.talk import Excluded
+from nvrx_chain.launcher.talk import Excluded, Refused
 from nvrx_chain.launcher.verdict import Attendance, Exclusion, Judge, Keeper
 
 PATIENCE_SECONDS = 30.0
@@ -296,8 +296,8 @@ def test_the_host_waits_for_the_others_to_leave() -> None:
 def test_a_launcher_of_another_shape_is_refused_with_the_reason(changes: dict[str, int], why: str) -> None:
     with crowd(2, Spec(min_nodes=2, max_nodes=3)) as job:
         job.arrive(2, **changes)
-        job.until(lambda: any(isinstance(news, Excluded) for news in job.news[2]), "the refusal")
-        assert why in next(news.why for news in job.news[2] if isinstance(news, Excluded))
+        job.until(lambda: any(isinstance(news, Refused) for news in job.news[2]), "the refusal")
+        assert why in next(news.why for news in job.news[2] if isinstance(news, Refused))
         del job.jobs[2]
         assert job.active() == [0, 1]
 
