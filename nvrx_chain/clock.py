@@ -46,6 +46,11 @@ def format_time(at: datetime) -> str:
     return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
+def format_epoch(seconds: float) -> str:
+    """The same of seconds since the epoch, before the year 10000."""
+    return format_time(datetime.fromtimestamp(seconds, timezone.utc))
+
+
 def parse_time(text: str | None) -> datetime | None:
     """The instant of an ISO-8601 text with a zone; None for None and for text that is none."""
     if text is None:

@@ -25,6 +25,7 @@ from nvrx_chain.ops.operator import FLAG, act_for_owner
 from nvrx_chain.ops.resolve import Resolved
 from nvrx_chain.ops.settle import DEADLINE_SECONDS, Desk
 from nvrx_chain.ops.survey import survey_chain
+from nvrx_chain.ops.timeline import survey_timeline
 from nvrx_chain.ops.words import render_safely
 
 _timeout_option = click.option(
@@ -44,8 +45,9 @@ _operator_option = click.option(
 
 @click.command()
 @chain_options
+@click.option("--timeline", is_flag=True, help="Show instead how long each restart cycle took to train again.")
 @json_option
-def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
+def status(chain: str | None, run_dir: Path | None, timeline: bool, as_json: bool) -> None:
     """Show a chain: one line per generation.
 
     CHAIN is a run directory or a job id in any form (123, 123_4, 123_[2-4]). Without one it is the chain in the current
@@ -53,6 +55,9 @@ def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
     """
     desk = open_desk()
     found = resolve(chain, run_dir, desk)
+    if timeline:
+        _show_timeline(found, as_json=as_json)
+        return
     seen = survey_chain(found.chain, desk.client, desk.clock)
     if as_json:
         click.echo(msgspec.json.encode(seen))
@@ -61,6 +66,17 @@ def status(chain: str | None, run_dir: Path | None, as_json: bool) -> None:
         from nvrx_chain.ops.status_view import make_console, print_status
 
         print_status(seen, make_console())
+
+
+def _show_timeline(found: Resolved, *, as_json: bool) -> None:
+    seen = survey_timeline(found.chain, found.array_job_id)
+    if as_json:
+        click.echo(msgspec.json.encode(seen))
+    else:
+        from nvrx_chain.ops.status_view import make_console
+        from nvrx_chain.ops.timeline_view import print_timeline
+
+        print_timeline(seen, make_console())
 
 
 @click.command()

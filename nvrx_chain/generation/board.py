@@ -45,7 +45,7 @@ class Board:
         Raises RecordError, also for one that is a link or somebody else's: what is written would land elsewhere.
         """
         own = self.directory
-        for path in (own.path.parent, own.path, own.control, own.logs, own.cycle_infos):
+        for path in (own.path.parent, own.path, own.control, own.logs, own.cycle_infos, own.timeline):
             try:
                 path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
                 status = path.lstat()

@@ -7,6 +7,8 @@ happens in a thread of its own. Touches: the directory of the cycle records.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import logging
 import os
 import secrets
@@ -22,7 +24,7 @@ from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.launcher.writing import WriterThread, Written
 from nvrx_chain.records.cycle_info import CycleDirectory, CycleFacts, CycleInfo
 from nvrx_chain.records.files import encode_record, list_names, sync_directory, write_atomic, write_first
-from nvrx_chain.slurm.nodelist import expand_nodes, fold_nodes
+from nvrx_chain.slurm.nodelist import expand_nodes, fold_nodes, is_node_name
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,8 @@ class CycleFiles:
         found = next((name for name in names or () if self.place.owns(name)), None)
         if found is not None:
             raise RecordError(f"{path} has records of this job and attempt already", part=found)
+        # The library behind it is imported at the first use, which the first cycle would wait for.
+        fold_nodes(("n1", "n2"))
 
     def start(
         self, cycle: int, at: datetime, *, active: Sequence[str], standby: Sequence[str], log_file: str = ""
@@ -109,14 +113,16 @@ class CycleFiles:
         return self._writer.hand_over(f"the end of cycle {info.cycle_number}", lambda: self._replace(info))
 
     def keep_facts(self, facts: CycleFacts) -> Written:
-        """Write what NVRx's format has no field for, or write it anew."""
+        """Write what NVRx's format has no field for, or write it anew. The records of cycles that start go first."""
         path = self.place.facts(facts.cycle_number)
         return self._writer.hand_over(
-            f"the facts of cycle {facts.cycle_number}", lambda: write_atomic(path, encode_record(facts))
+            f"the facts of cycle {facts.cycle_number}",
+            lambda: write_atomic(path, encode_record(facts)),
+            is_patient=True,
         )
 
     def do(self, what: str, work: Callable[[], None]) -> Written:
-        """Other work on the same files, in its turn."""
+        """Other work on the same files, in the order of the records."""
         return self._writer.hand_over(what, work)
 
     def close(self, at: datetime, seconds: float = FLUSH_SECONDS) -> bool:
@@ -149,9 +155,9 @@ def describe_cycle(
         cycle_number=cycle,
         cycle_start_time=format_time(at),
         cycle_log_file=log_file,
-        active_nodes=fold_names(active),
-        standby_nodes=fold_names(standby),
-        active_ranks=fold_ranks(active),
+        active_nodes=fold_names(tuple(active)),
+        standby_nodes=fold_names(tuple(standby)),
+        active_ranks=fold_ranks(tuple(active)),
     )
 
 
@@ -160,19 +166,24 @@ def encode_cycle(info: CycleInfo) -> bytes:
     return msgspec.json.format(msgspec.json.encode(info), indent=2)
 
 
-def fold_names(names: Sequence[str]) -> str:
+# Hundreds of names take tens of milliseconds, and most restarts have the nodes of the cycle before.
+@functools.lru_cache(maxsize=8)
+def fold_names(names: tuple[str, ...]) -> str:
     """A node list for these names. Any that is no node name (an address of IPv6, say) stands at its end as it is."""
     good, others = _sort_names(names)
     return ",".join([*([fold_nodes(good)] if good else []), *others])
 
 
-def fold_ranks(active: Sequence[str]) -> str:
+@functools.lru_cache(maxsize=8)
+def fold_ranks(active: tuple[str, ...]) -> str:
     """The places in `active`, node after node as its node list expands, in runs: `0-3,6`."""
     good, others = _sort_names(active)
-    order = (*(expand_nodes(fold_nodes(good)) if good else ()), *others)
-    ranks = [rank for name in order for rank, found in enumerate(active) if found == name]
+    places: dict[str, list[int]] = {}
+    for rank, name in enumerate(active):
+        places.setdefault(name, []).append(rank)
+    order = (*(expand_nodes(fold_names(tuple(good))) if good else ()), *others)
     runs: list[list[int]] = []
-    for rank in ranks:
+    for rank in itertools.chain.from_iterable(places[name] for name in order):
         if runs and rank == runs[-1][-1] + 1:
             runs[-1].append(rank)
         else:
@@ -181,15 +192,10 @@ def fold_ranks(active: Sequence[str]) -> str:
 
 
 def _sort_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    good, others = [], []
-    for name in dict.fromkeys(names):
-        try:
-            fold_nodes([name])
-        except ValueError:
-            others.append(name)
-        else:
-            good.append(name)
-    return good, others
+    """Node names, and what is none; each once."""
+    distinct = dict.fromkeys(names)
+    good = [name for name in distinct if is_node_name(name)]
+    return good, [name for name in distinct if not is_node_name(name)]
 
 
 def _point(link: Path, name: str) -> None:

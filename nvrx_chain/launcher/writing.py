@@ -38,27 +38,34 @@ class Written:
         self._finished.set()
 
 
+_Work = tuple[Written, Callable[[], None]]
+
+
 class WriterThread:
     """One thread that does one piece of work after the other. It does not keep the process alive."""
 
     def __init__(self, name: str, *, most_waiting: int = MOST_WAITING) -> None:
         self._name = name
         self._most = most_waiting
-        self._waiting: collections.deque[tuple[Written, Callable[[], None]]] = collections.deque()
+        self._waiting: collections.deque[_Work] = collections.deque()
+        self._patient: collections.deque[_Work] = collections.deque()
         self._changed = threading.Condition()
         self._busy = False
         self._closed = False
         self._dropped = 0
         self._thread: threading.Thread | None = None
 
-    def hand_over(self, what: str, work: Callable[[], None]) -> Written:
-        """Have it done after all that was handed over before. What raises NvrxError or OSError is logged."""
+    def hand_over(self, what: str, work: Callable[[], None], *, is_patient: bool = False) -> Written:
+        """Have it done after all that was handed over before; what is patient when nothing else waits.
+
+        An error of it is logged, and in the answer.
+        """
         written = Written(what)
         with self._changed:
-            if self._closed or len(self._waiting) >= self._most:
+            if self._closed or self._count() >= self._most:
                 self._drop(written)
                 return written
-            self._waiting.append((written, work))
+            (self._patient if is_patient else self._waiting).append((written, work))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
@@ -70,7 +77,7 @@ class WriterThread:
         deadline = time.monotonic() + seconds
         with self._changed:
             return self._changed.wait_for(
-                lambda: not self._waiting and not self._busy, max(0.0, deadline - time.monotonic())
+                lambda: not self._count() and not self._busy, max(0.0, deadline - time.monotonic())
             )
 
     def close(self, seconds: float) -> bool:
@@ -80,8 +87,11 @@ class WriterThread:
             self._changed.notify_all()
         done = self.flush(seconds)
         if not done:
-            log.error("%s: given up, the file system does not answer waiting=%s", self._name, len(self._waiting))
+            log.error("%s: given up, the file system does not answer waiting=%s", self._name, self._count())
         return done
+
+    def _count(self) -> int:
+        return len(self._waiting) + len(self._patient)
 
     def _drop(self, written: Written) -> None:
         self._dropped += 1
@@ -96,10 +106,10 @@ class WriterThread:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._count() or self._closed)
+                if not self._count():
                     return
-                written, work = self._waiting.popleft()
+                written, work = (self._waiting or self._patient).popleft()
                 self._busy = True
             written.finish(self._do(written.what, work))
 

@@ -23,7 +23,8 @@ _PARTS: dict[str, re.Pattern[str]] = {
         rf"\.?[a-z_]+(?:\.[\w.-]+)?\.json(?:\.\d+\.[0-9a-f]+\.tmp)?|{SEGMENT_HEALTH}\.\d+\.\d+", re.ASCII
     ),
     "logs": re.compile(r"(?:task|launcher|app)(?:_[\w.-]+)?\.log(?:\.\d+)?", re.ASCII),
-    "cycle_infos": re.compile(r"cycle_info\.[\w.-]*", re.ASCII),
+    "cycle_infos": re.compile(r"\.?(?:cycle_info|cycle_facts|outcome)\.[\w.-]*", re.ASCII),
+    "timeline": re.compile(r"marks\.[\w.-]+\.jsonl", re.ASCII),
 }
 _OF_HISTORY = re.compile(r"\.?(?:chain|chain_outcome|hold|ending|excluded|\d{4,9}(?:\.id)?)\.json", re.ASCII)
 _SUBMISSIONS = "submissions"

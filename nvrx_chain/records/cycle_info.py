@@ -20,6 +20,8 @@ from nvrx_chain.records.layout import GenerationDirectory
 _JOB = re.compile(r"[\w-]{0,64}", re.ASCII)
 _CYCLE = re.compile(r"cycle_info\.(?P<job>[^./]*)\.(?P<attempt>\d{1,9})\.(?P<cycle>\d{1,9})", re.ASCII)
 
+_FACTS = re.compile(r"cycle_facts\.[^./]*\.(?P<attempt>\d{1,9})\.(?P<cycle>\d{1,9})\.json", re.ASCII)
+
 
 class CycleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One record: all ten fields are always there. Times are ISO-8601 in UTC with a Z, "" for not yet.
@@ -130,6 +132,12 @@ def open_cycle_directory(path: Path, job_id: str, attempt: int) -> CycleDirector
 def parse_cycle_name(name: str) -> tuple[int, int] | None:
     """`cycle_info.<job>.<attempt>.<cycle>` -> (attempt, cycle); None for the link `.current`, `*.tmp` and the rest."""
     match = _CYCLE.fullmatch(name)
+    return (int(match["attempt"]), int(match["cycle"])) if match else None
+
+
+def parse_facts_name(name: str) -> tuple[int, int] | None:
+    """`cycle_facts.<job>.<attempt>.<cycle>.json` -> (attempt, cycle); None for any other name."""
+    match = _FACTS.fullmatch(name)
     return (int(match["attempt"]), int(match["cycle"])) if match else None
 
 

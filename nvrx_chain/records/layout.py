@@ -33,6 +33,11 @@ class GenerationDirectory:
         return self.path / "cycle_infos"
 
     @property
+    def timeline(self) -> Path:
+        """Marks of recoveries, one file per launcher."""
+        return self.path / "timeline"
+
+    @property
     def rendezvous(self) -> Path:
         return self.control / "rendezvous.json"
 

@@ -63,6 +63,11 @@ def fold_nodes(names: Iterable[str]) -> str:
     return str(library.NodeSet.fromlist(listed, resolver=library.RESOLVER_NOGROUP))
 
 
+def is_node_name(name: str) -> bool:
+    """Whether a name can stand in a node list by itself."""
+    return _PLAIN.fullmatch(name) is not None
+
+
 def _size(name: str) -> int:
     """No fewer names than this one can stand for: the product of what its brackets hold."""
     size = 1

@@ -22,6 +22,7 @@ from nvrx_chain.ops.hold import HoldReport
 from nvrx_chain.ops.listing import ChainList, ListedChain
 from nvrx_chain.ops.prune import PruneReport
 from nvrx_chain.ops.status import ChainStatus, GenerationStatus
+from nvrx_chain.ops.timeline import ChainTimeline, CycleRecovery
 from nvrx_chain.ops.waiting import WaitReport
 from nvrx_chain.submit.chain import SubmitResult
 from nvrx_chain.submit.extend import ExtendResult
@@ -31,6 +32,8 @@ REPORTS: tuple[type, ...] = (
     CancelReport,
     ChainList,
     ChainStatus,
+    ChainTimeline,
+    CycleRecovery,
     EndingReport,
     ExcludeReport,
     ExtendResult,

@@ -9,6 +9,7 @@ by agent 1, again and again, as a worker that fails at once would do it. Lines o
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -25,7 +26,7 @@ from nvrx_chain.launcher.members import Member, Spec
 from nvrx_chain.launcher.outcome_file import JobOutcome, read_outcome
 from nvrx_chain.launcher.progress import ProgressSettings
 from nvrx_chain.launcher.verdict import Attendance
-from nvrx_chain.records.cycle_info import open_cycle_directory
+from nvrx_chain.records.cycle_info import CycleDirectory, open_cycle_directory
 
 RUN_ID = "run"
 HOST_WAITS_SECONDS = 60.0
@@ -65,7 +66,7 @@ def main() -> int:
         records.prepare()
         judge.watch(job.end)
     job.connect(judge or (lambda opened, state: None), records)
-    code = _take_part(job, index, place.outcome, directory)
+    code = _take_part(job, index, place, directory)
     print(f"code {code}", flush=True)
     job.leave(host_waits_seconds=HOST_WAITS_SECONDS)
     if records is not None:
@@ -88,13 +89,16 @@ def _job(port: int, index: int) -> Job:
     return Job(meeting, spec, Limits(max_restarts=100, no_restart_exit_code=93), member, procs_per_node=1)
 
 
-def _take_part(job: Job, index: int, outcome: Path, directory: Path) -> int:
+def _take_part(job: Job, index: int, place: CycleDirectory, directory: Path) -> int:
     # No deadline: it ends with the job, or with the host.
     while True:
         for news in job.take(1.0):
             if isinstance(news, Opened):
                 job.join()
             elif isinstance(news, Filled):
+                # Here the workers would start, and read it at their first line.
+                record = json.loads(place.record(news.round).read_text())
+                assert record["cycle_number"] == news.round, record
                 print(f"filled {news.round}", flush=True)
                 if index == 1 and (directory / "fail").exists():
                     job.open(Cause(kind="worker", rank=1, exit_code=-9))
@@ -103,7 +107,7 @@ def _take_part(job: Job, index: int, outcome: Path, directory: Path) -> int:
                 return news.exit_code
             elif isinstance(news, HostSilent):
                 print("lost the host", flush=True)
-                found = read_outcome(outcome, run_id=RUN_ID)
+                found = read_outcome(place.outcome, run_id=RUN_ID)
                 return found.exit_code if isinstance(found, JobOutcome) else int(ExitCode.HOST_LOST)
 
 

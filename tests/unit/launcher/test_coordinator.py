@@ -128,6 +128,46 @@ def test_a_sick_node_takes_its_task_out_for_good() -> None:
     assert job.desk.hello(member("b0", "t0")) == "its array task is excluded: GPU 3 is gone"
 
 
+def crowd_of_tasks(count: int, **options: object) -> Job:
+    """Tasks t0, t1, ... of one launcher each, a0, a1, ...; the host is that of t0."""
+    job = Job(max_nodes=count, **options)
+    host = Member(agent_id="host", infra_rank=99, group="t0", address="node-host")
+    assert job.desk.hello(host) is None
+    for number in range(count):
+        assert job.desk.hello(member(f"a{number}", f"t{number}")) is None
+        job.desk.join(f"a{number}", 0)
+    job.settle()
+    assert job.active == ("a0", "a1")
+    return job
+
+
+def test_the_suspect_is_the_task_that_is_named_most_and_the_earliest_of_equals() -> None:
+    assert crowd_of_tasks(4).desk.exclude_suspect(("a1", "a2", "a2"), "") == "t2"
+    assert crowd_of_tasks(4).desk.exclude_suspect(("a1", "a2"), "") == "t1"
+    assert crowd_of_tasks(4).desk.exclude_suspect(("b9", "a3"), "") == "t3"
+
+
+def test_a_suspect_gives_its_seat_to_a_spare() -> None:
+    job = crowd_of_tasks(3)
+    job.open()
+    assert job.desk.exclude_suspect(("a1",), "it flaps") == "t1"
+    job.join("a0", "a1", "a2")
+    assert job.active == ("a0", "a2")
+    (out,) = job.desk.attendance().excluded
+    assert (out.group, out.nodes, out.why) == ("t1", ("node-a1",), "it flaps")
+    assert "a1" not in job.desk.attendance().members
+
+
+def test_nobody_is_excluded_whom_no_spare_replaces_nor_the_task_of_the_host_nor_somebody_unknown() -> None:
+    job = crowd_of_tasks(3)
+    for names in ((), ("b7",), ("a0", "a0", "a1")):
+        assert job.desk.exclude_suspect(names, "") is None
+    job.desk.leave("a2", Standing.LOST, "")
+    job.desk.leave("host", Standing.LOST, "")
+    assert job.desk.exclude_suspect(("a1",), "") is None
+    assert job.desk.excluded == {}
+
+
 def test_a_second_launcher_of_a_node_is_refused_while_the_first_lives() -> None:
     job = Job()
     job.arrive("a0")

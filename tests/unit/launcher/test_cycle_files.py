@@ -239,11 +239,11 @@ _NAMES = st.sampled_from(["n1", "n01", "n9", "n10", "n010", "gpu-1", "gpu-01", "
 
 @given(st.lists(_NAMES, max_size=12))
 def test_the_ranks_are_complete_and_stand_in_the_order_of_the_nodes(active: list[str]) -> None:
-    runs = [part.split("-") for part in fold_ranks(active).split(",") if part]
+    runs = [part.split("-") for part in fold_ranks(tuple(active)).split(",") if part]
     ranks = list(itertools.chain.from_iterable(range(int(run[0]), int(run[-1]) + 1) for run in runs))
     assert sorted(ranks) == list(range(len(active)))
     good = [name for name in active if name != "::1"]
-    order = [*expand_nodes(fold_names(good)), "::1"]
+    order = [*expand_nodes(fold_names(tuple(good))), "::1"]
     places = [order.index(active[rank]) for rank in ranks]
     assert places == sorted(places)
 

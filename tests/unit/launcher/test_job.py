@@ -40,7 +40,7 @@ class Crowd:
         self.keeper: Keeper | None = None
         self.news: dict[int, list[object]] = {}
 
-    def arrive(self, index: int, *, secret: str = "s", procs_per_node: int = 1) -> Job:
+    def arrive(self, index: int, *, secret: str = "s", procs_per_node: int = 1, group: str = "") -> Job:
         meeting = Meeting(
             host="localhost",
             port=self.port,
@@ -50,7 +50,9 @@ class Crowd:
             connect_seconds=PATIENCE_SECONDS,
             liveness_seconds=self.liveness_seconds,
         )
-        member = Member(agent_id=new_agent_id(index), infra_rank=index, group=f"t{index}", address=f"node{index}")
+        member = Member(
+            agent_id=new_agent_id(index), infra_rank=index, group=group or f"t{index}", address=f"node{index}"
+        )
         job = Job(meeting, self.spec, self.limits, member, procs_per_node=procs_per_node)
         job.connect(judge=self.judge, keeper=self.keeper)
         self.jobs[index] = job
@@ -260,6 +262,18 @@ def test_a_suspect_is_sent_away_for_a_spare() -> None:
         job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
         assert {found.state.ended.exit_code for found in job.jobs.values() if found.state.ended} == {93}
         assert [opened.round for opened in asked] == [1, 2]
+
+
+def test_the_other_launchers_of_an_excluded_task_are_sent_away_and_not_the_one_that_asked_for_it() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=4)) as job:
+        job.arrive(2, group="t2")
+        job.arrive(3, group="t2")
+        job.until_filled(0)
+        job.jobs[2].exclude_own_task("GPU 3 is gone")
+        job.until(lambda: any(isinstance(news, Refused) for news in job.news[3]), "the word that it is excluded")
+        assert not any(isinstance(news, Refused) for news in job.news[2])
+        del job.jobs[3]
+        assert job.active() == [0, 1]
 
 
 def test_the_host_is_never_the_one_that_is_excluded() -> None:

@@ -27,6 +27,10 @@ def fill(world: World, chain: ChainOnDisk, job: int) -> None:
     cycles = chain.run.generation(job).cycle_infos
     cycles.mkdir()
     (cycles / f"cycle_info.{job}.0.0").write_text("{}")
+    for name in (f"cycle_facts.{job}.0.0.json", f"outcome.{job}.0.json", f".cycle_info.{job}.0.1.77.abcdef12.tmp"):
+        (cycles / name).write_text("{}")
+    chain.run.generation(job).timeline.mkdir()
+    (chain.run.generation(job).timeline / "marks.0-abc.jsonl").write_text("{}")
     (cycles / f"cycle_info.{job}.current").symlink_to(f"cycle_info.{job}.0.0")
     (chain.run.generation(job).control / f"segment_health_check.{job}.1").write_text("drained")
     (chain.run.slurm_logs / f"slurm-{job}_0.log").write_text("z")
