@@ -39,7 +39,7 @@ from nvrx_chain.launcher.funnel_wire import (
 )
 from nvrx_chain.launcher.log_files import Appending, LogFiles, NotALog
 from nvrx_chain.launcher.log_settings import Kind, LogLimits, LogPlaces
-from nvrx_chain.launcher.log_sinks import Tally
+from nvrx_chain.launcher.log_sinks import Tally, write_to_stream
 from nvrx_chain.launcher.wire import End, new_nonce
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ GREETING_SECONDS = 30.0
 """A writer that crashed is being started anew, and its port answers meanwhile."""
 SILENT_SECONDS = 20.0
 """A network that takes nothing for so long: a new connection is tried."""
+QUIET_SECONDS = 10.0
+"""Between two lines about a writer that is away: a connection that fails again and again must not fill the log."""
 SEND_BYTES = 1 << 20
 SEND_FRAMES = 256
 """At once: sendmsg(2) takes 1024 pieces."""
@@ -86,7 +88,8 @@ class _Link:
 class FunnelClient:
     """A `LogSink`. `write` is for one thread; it waits when memory and file are full, for `stall_seconds` at most.
 
-    `leftovers`: where lines go that the writer would not take before the end, files of this node beside the others.
+    Lines of a kind that has no file go to standard output or error. What the writer would not take before the end is
+    put into files of this node beside the others.
     """
 
     def __init__(
@@ -94,14 +97,15 @@ class FunnelClient:
         address: tuple[str, int],
         secret: str,
         node_id: str,
+        places: LogPlaces,
         limits: LogLimits,
-        leftovers: LogPlaces | None = None,
     ) -> None:
         self._address = address
         self._secret = secret
         self._hello = Hello(node_id=node_id, incarnation=secrets.token_hex(8))
         self._limits = limits
-        self._leftovers = None if leftovers is None else leftovers_of(leftovers, node_id)
+        self._files = [kind for kind in Kind if places.path_of(kind, 0) is not None]
+        self._leftovers = leftovers_of(places, node_id)
         self._backlog = Backlog(limits)
         self._room = threading.Condition()
         """Guards the backlog; told when there is room again."""
@@ -117,6 +121,8 @@ class FunnelClient:
         self._is_clean = False
         self._resolved: tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]] | None = None
         self._lost_at: float | None = None
+        self._said_loss = False
+        self._quiet_until = 0.0
         self._thread = threading.Thread(target=self._run, name="log-funnel", daemon=True)
 
     def start(self) -> None:
@@ -125,6 +131,9 @@ class FunnelClient:
 
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
         """Take whole lines."""
+        if kind not in self._files:
+            write_to_stream(kind, lines)
+            return
         with self._room:
             if not self._wait_for_room(len(lines)):
                 self._tally.drop(lines)
@@ -188,12 +197,24 @@ class FunnelClient:
                 break
             if self._backlog.acknowledged > before:
                 pause = AGAIN_SECONDS[0]
-            if self._lost_at is None:
-                self._lost_at = time.monotonic()
-                log.warning("the log writer is away, lines are kept here reason=%s", why)
+            self._note_loss(why)
             self._closing.wait(random.uniform(0.5, 1.0) * min(pause, self._left(pause)))
             pause = min(2 * pause, AGAIN_SECONDS[1])
         self._end()
+
+    def _note_loss(self, why: str) -> None:
+        if self._lost_at is not None:
+            return
+        self._lost_at = time.monotonic()
+        self._said_loss = self._lost_at >= self._quiet_until
+        if self._said_loss:
+            self._quiet_until = self._lost_at + QUIET_SECONDS
+            log.warning("the log writer is away, lines are kept here reason=%s", why)
+
+    def _note_return(self) -> None:
+        if self._lost_at is not None and self._said_loss:
+            log.warning("the log writer is back after_seconds=%.1f", time.monotonic() - self._lost_at)
+        self._lost_at = None
 
     def _is_over(self) -> bool:
         return self._is_clean or (self._deadline is not None and time.monotonic() >= self._deadline)
@@ -209,9 +230,7 @@ class FunnelClient:
         try:
             with self._connect() as connection:
                 link = self._greet(connection)
-                if self._lost_at is not None:
-                    log.warning("the log writer is back after_seconds=%.1f", time.monotonic() - self._lost_at)
-                    self._lost_at = None
+                self._note_return()
                 self._converse(link)
                 return "the launcher ends"
         except (OSError, BadFrame) as error:
@@ -351,20 +370,17 @@ class FunnelClient:
 
     def _save(self) -> None:
         """Put aside what the writer did not take: the last lines before the end are those that people look for."""
-        frames = lines = 0
-        files = None if self._leftovers is None else LogFiles(self._leftovers)
+        lines = 0
+        files = LogFiles(self._leftovers)
         try:
             for frame in self._backlog.drain():
-                frames += 1
                 lines += frame.content.count(b"\n")
-                if files is not None and files.has(Kind(frame.word)):
-                    Appending(files.open(Kind(frame.word), frame.cycle).descriptor, [frame.content]).go()
+                Appending(files.open(Kind(frame.word), frame.cycle).descriptor, [frame.content]).go()
         except (OSError, NotALog) as error:
             log.error("lines that the log writer did not take are lost error=%s lines_before=%s", error, lines)
             return
-        if files is not None:
-            files.close()
-        where = "nowhere" if self._leftovers is None else self._leftovers.app_log or self._leftovers.launcher_log
+        files.close()
+        where = self._leftovers.app_log or self._leftovers.launcher_log
         log.error("the log writer did not acknowledge lines before the end lines=%s put_into=%s", lines, where)
 
 

@@ -205,12 +205,14 @@ class FunnelWriter:
     def _write(self, batch: _Batch) -> None:
         left = batch
         while left:
-            runs, contents, left = self._plan(left)
+            plan, left = self._plan(left)
+            runs, contents, skipped = plan.runs, plan.contents, plan.skipped
             if runs:
                 self._journal.intend(runs)
                 for run, buffers in zip(runs, contents, strict=True):
                     self._append(run, buffers)
                 self._journal.done(runs)
+            self._journal.skip(skipped)
         # Only what is in the files is acknowledged, also to a client that has just come back.
         heard = {link: Word.FIN if frame.word is Word.FIN else Word.ACK for link, frame in batch}
         for link, word in heard.items():
@@ -226,10 +228,10 @@ class FunnelWriter:
         except (BadFrame, OSError):
             self._lose(link)
 
-    def _plan(self, batch: _Batch) -> tuple[list[Run], list[list[bytes]], _Batch]:
+    def _plan(self, batch: _Batch) -> tuple[Plan, _Batch]:
         """Where each frame will stand, in order, and what of the batch must wait for a file to be turned.
 
-        Frames that are there already, or have no log, are left out.
+        Frames that are there already are left out; those without a log go to standard error.
         """
         plan = Plan(self._files, self._journal.written)
         for index, (link, frame) in enumerate(batch):
@@ -237,12 +239,13 @@ class FunnelWriter:
                 continue
             client_id, kind = link.hello.client_id, Kind(frame.word)
             if not self._files.has(kind):
-                self._news.say(f"a connection is refused peer={link.peer} reason=there is no {kind.name.lower()} log")
-                self._lose(link)
+                # A node that was started with other logs than this one: its other lines must not wait behind these.
+                if plan.skip(client_id, frame):
+                    _write_somewhere(frame.content)
                 continue
             if not self._retry(functools.partial(plan.add, client_id, kind, frame)):
-                return plan.runs, plan.contents, batch[index:]
-        return plan.runs, plan.contents, []
+                return plan, batch[index:]
+        return plan, []
 
     def _append(self, run: Run, buffers: Sequence[bytes]) -> None:
         file = self._retry(lambda: self._files.open(Kind(run.kind), run.cycle))
@@ -282,6 +285,7 @@ class Plan:
     def __init__(self, files: LogFiles, written: dict[str, int]) -> None:
         self.runs: list[Run] = []
         self.contents: list[list[bytes]] = []
+        self.skipped: dict[str, int] = {}
         self._files = files
         self._written = written
         self._seen: dict[str, int] = {}
@@ -290,7 +294,7 @@ class Plan:
 
     def add(self, client_id: str, kind: Kind, frame: Frame) -> bool:
         """Find its place; False when its file must be turned first, which happens between two batches."""
-        if frame.seq <= self._seen.get(client_id, self._written.get(client_id, 0)):
+        if self._has(client_id, frame):
             return True
         length = len(frame.content)
         place = (kind, frame.cycle)
@@ -308,6 +312,16 @@ class Plan:
         self._ends[place] = (inode, offset + length)
         self._seen[client_id] = frame.seq
         return True
+
+    def skip(self, client_id: str, frame: Frame) -> bool:
+        """Count it as written; False when it was already."""
+        if self._has(client_id, frame):
+            return False
+        self._seen[client_id] = self.skipped[client_id] = frame.seq
+        return True
+
+    def _has(self, client_id: str, frame: Frame) -> bool:
+        return frame.seq <= self._seen.get(client_id, self._written.get(client_id, 0))
 
 
 class News:
@@ -339,6 +353,11 @@ class News:
 def sum_bytes(batch: _Batch) -> int:
     """Of the lines in it."""
     return sum(len(frame.content) for _, frame in batch)
+
+
+def _write_somewhere(lines: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, lines)
 
 
 def _warn(text: str) -> None:

@@ -96,7 +96,7 @@ class DirectSink:
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
         """Take whole lines."""
         if not self._files.has(kind):
-            _write_to(STDERR if kind is Kind.LAUNCHER else STDOUT, lines)
+            write_to_stream(kind, lines)
             return
         self._chunks.append(_Chunk(kind, cycle, self._tally.note() + lines))
         if not self._flush_within(self._stall) and self._chunks[-1].appending is None:
@@ -152,7 +152,7 @@ class StreamSink:
         self._tally = Tally("the reader of standard output is gone")
 
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
-        if not _write_to(STDERR if kind is Kind.LAUNCHER else STDOUT, lines):
+        if not write_to_stream(kind, lines):
             self._tally.drop(lines)
 
     def hurry(self) -> None:
@@ -163,8 +163,9 @@ class StreamSink:
         return not self._tally.total_lines
 
 
-def _write_to(descriptor: int, lines: bytes) -> bool:
-    """All of it to a stream of this process; False when its reader is gone."""
+def write_to_stream(kind: Kind, lines: bytes) -> bool:
+    """All of it to standard output, or error for the launcher's own; False when the reader of that is gone."""
+    descriptor = STDERR if kind is Kind.LAUNCHER else STDOUT
     left = memoryview(lines)
     # No deadline: whoever reads the launcher's output sets the pace, as without a launcher.
     while left:
