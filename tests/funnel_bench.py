@@ -39,7 +39,7 @@ step = 500
 for start in range(0, count, step):
     out.write(b"".join((b"%d %09d " % (number, i)).ljust(119, b"x") + b"\\n" for i in range(start, start + step)))
 """
-STEADY = """
+STEADY = r"""
 import os, sys, time
 slice_seconds, pipe, none = float(sys.argv[1]), 1, os.open("/dev/null", os.O_WRONLY)
 at = time.monotonic()

@@ -39,7 +39,7 @@ from nvrx_chain.launcher.funnel_wire import (
 )
 from nvrx_chain.launcher.log_files import Appending, LogFiles, NotALog
 from nvrx_chain.launcher.log_settings import Kind, LogLimits, LogPlaces
-from nvrx_chain.launcher.log_sinks import Tally, write_to_stream
+from nvrx_chain.launcher.log_sinks import Quiet, Tally, write_to_stream
 from nvrx_chain.launcher.wire import End, new_nonce
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,6 @@ GREETING_SECONDS = 30.0
 """A writer that crashed is being started anew, and its port answers meanwhile."""
 SILENT_SECONDS = 20.0
 """A network that takes nothing for so long: a new connection is tried."""
-QUIET_SECONDS = 10.0
-"""Between two lines about a writer that is away: a connection that fails again and again must not fill the log."""
 SEND_BYTES = 1 << 20
 SEND_FRAMES = 256
 """At once: sendmsg(2) takes 1024 pieces."""
@@ -122,7 +120,8 @@ class FunnelClient:
         self._resolved: tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]] | None = None
         self._lost_at: float | None = None
         self._said_loss = False
-        self._quiet_until = 0.0
+        self._quiet = Quiet()
+        self._quiet_stalls = Quiet()
         self._thread = threading.Thread(target=self._run, name="log-funnel", daemon=True)
 
     def start(self) -> None:
@@ -175,7 +174,8 @@ class FunnelClient:
         while not self._backlog.has_room(size):
             if self._stalled_since is None:
                 self._stalled_since = time.monotonic()
-                log.warning("workers are held up: the log writer is away, and there is no room for their lines")
+                if self._quiet_stalls.may_say():
+                    log.warning("workers are held up: the log writer is away, and there is no room for their lines")
             left = self._stalled_since + self._patience - time.monotonic()
             if left <= 0:
                 return False
@@ -206,9 +206,8 @@ class FunnelClient:
         if self._lost_at is not None:
             return
         self._lost_at = time.monotonic()
-        self._said_loss = self._lost_at >= self._quiet_until
+        self._said_loss = self._quiet.may_say()
         if self._said_loss:
-            self._quiet_until = self._lost_at + QUIET_SECONDS
             log.warning("the log writer is away, lines are kept here reason=%s", why)
 
     def _note_return(self) -> None:
