@@ -163,14 +163,14 @@ def test_lines_survive_a_writer_that_stands_still_in_memory_and_in_a_file(funnel
     node = funnel.node(LogLimits(memory_bytes=MIB, spill_bytes=500 * MIB, spill_directory=str(tmp_path)))
     os.kill(funnel.server.pid, signal.SIGSTOP)
     try:
-        state = Path(f"/proc/{funnel.server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        status = Path(f"/proc/{funnel.server.pid}/stat")
+        until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "the writer stands still")
         ranks = {rank: start_rank(node, rank, 4000) for rank in range(4)}
         expected = {rank: await_digest(process) for rank, process in ranks.items()}
         time.sleep(3.0)
     finally:
         os.kill(funnel.server.pid, signal.SIGCONT)
     close_all(funnel)
-    assert state == "T"
     assert digests_in(funnel.app()) == expected
     assert [path for path in tmp_path.iterdir() if path != funnel.directory] == []
 
