@@ -93,12 +93,14 @@ def open_node(node: int, server: FunnelServer, places: LogPlaces) -> NodeLogs:
     return open_node_logs(places, LogLimits(), node_id=f"node{node}", funnel=("localhost", server.port), secret=SECRET)
 
 
-def start_piped(code: str, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+def start_rank(node: NodeLogs, rank: int, world: int, code: str, *words: str) -> subprocess.Popen[bytes]:
+    """A process whose output is that of a rank from its first byte on."""
     reading, writing = os.pipe()
+    node.attach(reading).assign(0, rank, world)
     command = [sys.executable, "-c", code, *words]
     process = subprocess.Popen(command, stdout=writing, env=dict(os.environ, OMP_NUM_THREADS="1"))
     os.close(writing)
-    return process, reading
+    return process
 
 
 def cpu_of(pid: int) -> float:
@@ -128,19 +130,14 @@ def burst(directory: Path, lines: int) -> Burst:
     nodes = [open_node(node, server, places) for node in range(NODES)]
     count = lines // SENDERS // 500 * 500
     before, writer_before, begin = time.process_time(), cpu_of(server.pid), time.monotonic()
-    senders = [start_piped(SENDER, str(sender), str(count)) for sender in range(SENDERS)]
-    taps = [nodes[sender % NODES].attach(reading) for sender, (_, reading) in enumerate(senders)]
-    for sender, tap in enumerate(taps):
-        tap.assign(0, sender, SENDERS)
-    for tap in taps:
-        assert tap.wait(WAIT_SECONDS)
+    senders = [start_rank(nodes[rank % NODES], rank, SENDERS, SENDER, str(rank), str(count)) for rank in range(SENDERS)]
+    for process in senders:
+        assert process.wait(WAIT_SECONDS) == 0
     for node in nodes:
-        assert node.close()
+        assert node.close(pipes_seconds=WAIT_SECONDS)
     seconds = time.monotonic() - begin
     node_cpu, writer_cpu = time.process_time() - before, cpu_of(server.pid) - writer_before
     server.stop(5.0)
-    for process, _ in senders:
-        assert process.wait(WAIT_SECONDS) == 0
     found = found_digests(directory / "app_cycle0.log")
     whole = found == {sender: expected_digest(sender, count) for sender in range(SENDERS)}
     (directory / "app_cycle0.log").unlink()
@@ -162,8 +159,7 @@ def compute(directory: Path, seconds: float) -> Beside:
     server = start_funnel_server(FunnelSettings(places=places), SECRET)
     node = open_node(0, server, places)
     before, writer_before, begin = time.process_time(), cpu_of(server.pid), time.monotonic()
-    steady, reading = start_piped(STEADY, str(SLICE_SECONDS))
-    node.attach(reading).assign(0, 1, 2)
+    steady = start_rank(node, 1, 2, STEADY, str(SLICE_SECONDS))
     command = [sys.executable, "-c", COMPUTE, str(seconds), str(SLICE_SECONDS)]
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     said = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, timeout=WAIT_SECONDS).stdout

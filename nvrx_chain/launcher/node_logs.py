@@ -29,6 +29,10 @@ class NodeLogs:
         """Read this pipe to its end; the descriptor belongs to the logs from now on."""
         return self._reader.attach(descriptor, label)
 
+    def attach_rank(self, descriptor: int, cycle: int, rank: int, world: int) -> Tap:
+        """The same for a worker that was started as this rank and never parked."""
+        return self._reader.attach_rank(descriptor, cycle, rank, world)
+
     def write_launcher(self, text: str) -> None:
         """A line, or several, of the launcher itself."""
         self._reader.write_launcher(text)
