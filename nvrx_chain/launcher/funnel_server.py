@@ -20,13 +20,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import TypeVar
 
 import msgspec
 
-from nvrx_chain.launcher.funnel_journal import Journal, Part, Run
+from nvrx_chain.launcher.funnel_journal import Journal, Run
 from nvrx_chain.launcher.funnel_link import Link
+from nvrx_chain.launcher.funnel_plan import News, Plan
 from nvrx_chain.launcher.funnel_wire import BadFrame, Frame, Word
 from nvrx_chain.launcher.log_files import Appending, LogFiles, NotALog
 from nvrx_chain.launcher.log_settings import Kind, LogPlaces
@@ -44,8 +44,6 @@ READY = b"ready\n"
 _PR_SET_PDEATHSIG = 1
 _PASSED_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
-NEWS_SECONDS = 60.0
-NEWS_LINES = 20
 BATCH_BYTES = 16 << 20
 SMALL_BYTES = 1 << 18
 LAST_SECONDS = 5.0
@@ -277,77 +275,6 @@ class FunnelWriter:
             return
         file = self._retry(lambda: self._files.open(Kind.LAUNCHER, 0, len(lines)))
         self._retry(Appending(file.descriptor, [lines]).go)
-
-
-class Plan:
-    """Where the frames of one batch will stand."""
-
-    def __init__(self, files: LogFiles, written: dict[str, int]) -> None:
-        self.runs: list[Run] = []
-        self.contents: list[list[bytes]] = []
-        self.skipped: dict[str, int] = {}
-        self._files = files
-        self._written = written
-        self._seen: dict[str, int] = {}
-        self._ends: dict[tuple[Kind, int], tuple[int, int]] = {}
-        """For each file its inode and where the next byte goes."""
-
-    def add(self, client_id: str, kind: Kind, frame: Frame) -> bool:
-        """Find its place; False when its file must be turned first, which happens between two batches."""
-        if self._has(client_id, frame):
-            return True
-        length = len(frame.content)
-        place = (kind, frame.cycle)
-        if place not in self._ends:
-            file = self._files.open(kind, frame.cycle, length)
-            self._ends[place] = (file.inode, file.offset)
-        elif self._files.is_too_long(self._ends[place][1] + length):
-            return False
-        inode, offset = self._ends[place]
-        if not self.runs or (self.runs[-1].kind, self.runs[-1].cycle) != place:
-            self.runs.append(Run(int(kind), frame.cycle, inode, offset, []))
-            self.contents.append([])
-        self.runs[-1].parts.append(Part(client_id, frame.seq, length))
-        self.contents[-1].append(frame.content)
-        self._ends[place] = (inode, offset + length)
-        self._seen[client_id] = frame.seq
-        return True
-
-    def skip(self, client_id: str, frame: Frame) -> bool:
-        """Count it as written; False when it was already."""
-        if self._has(client_id, frame):
-            return False
-        self._seen[client_id] = self.skipped[client_id] = frame.seq
-        return True
-
-    def _has(self, client_id: str, frame: Frame) -> bool:
-        return frame.seq <= self._seen.get(client_id, self._written.get(client_id, 0))
-
-
-class News:
-    """What the writer has to say, in bounds: a port scanner must not fill the log."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._since = 0.0
-        self._count = 0
-
-    def say(self, text: str) -> None:
-        """For the log, unless there was too much of late."""
-        now = time.monotonic()
-        if now - self._since > NEWS_SECONDS:
-            self._since, self._count = now, 0
-        self._count += 1
-        if self._count == NEWS_LINES:
-            text = f"further lines of this kind are left out for {NEWS_SECONDS:g} s"
-        if self._count <= NEWS_LINES:
-            at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-            self._lines.append(f"{at} funnel WARNING {text}\n")
-
-    def take(self) -> bytes:
-        """All of it since the last time."""
-        lines, self._lines = self._lines, []
-        return "".join(lines).encode(errors="replace")
 
 
 def sum_bytes(batch: _Batch) -> int:
