@@ -35,6 +35,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "sandbox": ("nvrx_chain.commands.sandbox:sandbox", "A real private Slurm cluster on this machine, and its faults."),
     "demo": ("nvrx_chain.commands.demo:demo", "Watch a chain lose a rank and a node, resume and finish, on a sandbox."),
     "completion": ("nvrx_chain.commands.completion:completion", "Print what lets a shell complete the commands."),
+    "launch": ("nvrx_chain.commands.launch:launch", "Run and restart the ranks of this node (in-job launcher)."),
     "run-task": ("nvrx_chain.commands.generation:run_task", "(internal) One array task; started by generation.sbatch."),
     "run-launcher": ("nvrx_chain.commands.generation:run_launcher", "(internal) The launcher's wrapper on one node."),
     "doctor-probe": ("nvrx_chain.commands.doctor_probe:doctor_probe", "(internal) What one machine says; for doctor."),

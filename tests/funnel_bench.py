@@ -96,7 +96,7 @@ def open_node(node: int, server: FunnelServer, places: LogPlaces) -> NodeLogs:
 def start_rank(node: NodeLogs, rank: int, world: int, code: str, *words: str) -> subprocess.Popen[bytes]:
     """A process whose output is that of a rank from its first byte on."""
     reading, writing = os.pipe()
-    node.attach(reading).assign(0, rank, world)
+    node.attach(reading, rank=(0, rank, world))
     command = [sys.executable, "-c", code, *words]
     process = subprocess.Popen(command, stdout=writing, env=dict(os.environ, OMP_NUM_THREADS="1"))
     os.close(writing)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.drain import Doubt, Reader, find_doubt
 from nvrx_chain.generation.watcher import Snapshot
-from nvrx_chain.records.drained import name_drained
+from nvrx_chain.records.drained import Doubt, Reader, find_doubt, name_drained
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from nvrx_chain.clock import format_time
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.generation.background import Background
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.drain import choose_excluded, find_drained, stale_after_seconds
+from nvrx_chain.generation.drain import choose_excluded, find_drained
 from nvrx_chain.generation.watcher import Snapshot
 from nvrx_chain.liveness import lease_is_stale
 from nvrx_chain.records.control import Drained, DrainedNode
-from nvrx_chain.records.drained import name_drained
+from nvrx_chain.records.drained import name_drained, stale_after_seconds
 from nvrx_chain.records.manifest import OnDrain
 
 log = logging.getLogger(__name__)

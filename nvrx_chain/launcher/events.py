@@ -25,6 +25,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int | None = None
     exit_code: int | None = None
     """Of the rank; negative is the number of the signal that ended it."""
+    section: str = ""
+    """That a rank which hung was in."""
+    error_file: str = ""
+    """Where the rank wrote its exception, on its node."""
     detail: str = ""
 
 
@@ -46,6 +50,14 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True, tag="filled"):
     at: float
 
 
+class Hosted(msgspec.Struct, frozen=True, kw_only=True, tag="hosted"):
+    """Where the ranks of a filled round meet: a store that is new for this round, on the node of group rank 0."""
+
+    round: int
+    address: str
+    port: int
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     """The job is over; every launcher stops its workers and leaves with this code."""
 
@@ -56,7 +68,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     at: float = 0.0
 
 
-Event = Opened | Filled | Ended
+Event = Opened | Filled | Hosted | Ended
 
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
@@ -82,6 +94,8 @@ class JobState:
     cause: Cause | None = None
     filled: Filled | None = None
     """The assignment of `round`; None while it is open."""
+    hosted: Hosted | None = None
+    """The meeting place of the ranks of `round`; None until there is one."""
     previous: tuple[str, ...] = ()
     """Who trained in the last round that was filled."""
     ended: Ended | None = None
@@ -96,7 +110,9 @@ class JobState:
             if event.round <= self.round:
                 return self
             previous = self.filled.active if self.filled is not None else self.previous
-            return replace(self, round=event.round, cause=event.cause, filled=None, previous=previous)
-        if event.round != self.round or self.filled is not None:
+            return replace(self, round=event.round, cause=event.cause, filled=None, hosted=None, previous=previous)
+        if event.round != self.round:
             return self
-        return replace(self, filled=event)
+        if isinstance(event, Hosted):
+            return replace(self, hosted=self.hosted or event)
+        return replace(self, filled=self.filled or event)

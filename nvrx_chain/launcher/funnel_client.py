@@ -51,7 +51,7 @@ class FunnelClient:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: tuple[str, int] | None,
         secret: str,
         node_id: str,
         places: LogPlaces,
@@ -74,12 +74,21 @@ class FunnelClient:
         """When the lines that are gathered must leave."""
         self._deadline: float | None = None
         self._closing = threading.Event()
+        self._aimed = threading.Event()
+        if address is not None:
+            self._aimed.set()
         self._is_clean = False
+        self._is_abandoned = False
         self._lost_at: float | None = None
         self._said_loss = False
         self._quiet = Quiet()
         self._quiet_stalls = Quiet()
         self._thread = threading.Thread(target=self._run, name="log-funnel", daemon=True)
+
+    def aim(self, address: tuple[str, int]) -> None:
+        """Say where the writer is, when it was not known at the beginning."""
+        self._dialer.aim(address)
+        self._aimed.set()
 
     def start(self) -> None:
         """Connect, in a thread of its own; lines may come at once."""
@@ -117,6 +126,7 @@ class FunnelClient:
             self._settle()
             self._deadline = time.monotonic() + within_seconds
         self._closing.set()
+        self._aimed.set()
         self._ring()
         self._thread.join(within_seconds + SAVE_SECONDS)
         return self._is_clean and not self._tally.total_lines
@@ -147,6 +157,8 @@ class FunnelClient:
 
     def _run(self) -> None:
         pause = AGAIN_SECONDS[0]
+        # No deadline: the job that says where the writer is has one, and `close` ends the wait.
+        self._aimed.wait()
         while not self._is_over():
             before = self._backlog.acknowledged
             why = self._try()
@@ -173,7 +185,11 @@ class FunnelClient:
         self._lost_at = None
 
     def _is_over(self) -> bool:
-        return self._is_clean or (self._deadline is not None and time.monotonic() >= self._deadline)
+        return (
+            self._is_clean
+            or (self._is_abandoned and self._closing.is_set())
+            or (self._deadline is not None and time.monotonic() >= self._deadline)
+        )
 
     def _left(self, most: float) -> float:
         """Seconds that a wait may take."""
@@ -186,12 +202,17 @@ class FunnelClient:
         try:
             link, acknowledged = self._dialer.dial()
             with link.connection:
+                self._is_abandoned = False
                 self._note_return()
                 with self._room:
                     self._backlog.restart(acknowledged)
                     self._room.notify_all()
                 self._converse(link)
                 return "the launcher ends"
+        except ConnectionRefusedError as error:
+            # The launcher of the host holds the port for as long as it lives.
+            self._is_abandoned = True
+            return str(error)
         except (OSError, BadFrame) as error:
             return str(error)
 

@@ -67,12 +67,16 @@ class Link:
 class Dialer:
     """Makes connections of one client."""
 
-    def __init__(self, address: tuple[str, int], secret: str, hello: Hello, wait: Wait) -> None:
+    def __init__(self, address: tuple[str, int] | None, secret: str, hello: Hello, wait: Wait) -> None:
         self._address = address
         self._secret = secret
         self._hello = hello
         self._wait = wait
         self._resolved: tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]] | None = None
+
+    def aim(self, address: tuple[str, int]) -> None:
+        """Say where the writer is, when it was not known at the beginning."""
+        self._address = address
 
     def dial(self) -> tuple[Link, int]:
         """A connection to a writer that has shown the secret, and what it has of us. Raises OSError, BadFrame."""
@@ -84,6 +88,8 @@ class Dialer:
             raise
 
     def _connect(self) -> socket.socket:
+        if self._address is None:
+            raise OSError("it is not known yet where the log writer is")
         if self._resolved is None:
             # Once: a name service that hangs later must not keep the last lines back.
             self._resolved = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]

@@ -18,7 +18,17 @@ import msgspec
 
 from nvrx_chain.errors import NvrxError, RecordError
 from nvrx_chain.launcher.sealed import SealedStream
-from nvrx_chain.launcher.talk import Beat, Bye, GuestWord, Hello, HostWord, Refused, Welcome, parse_host_word
+from nvrx_chain.launcher.talk import (
+    Beat,
+    Bye,
+    Excluded,
+    GuestWord,
+    Hello,
+    HostWord,
+    Refused,
+    Welcome,
+    parse_host_word,
+)
 from nvrx_chain.launcher.wire import BadLine
 
 log = logging.getLogger(__name__)
@@ -34,14 +44,14 @@ class HostSilent(NvrxError):
 
 
 class Guest:
-    """The connection of one launcher. `post` gets each Welcome, Refused and, once, HostSilent; from another thread."""
+    """The connection of one launcher. `post` is called in another thread: for what the host says, once for its end."""
 
     def __init__(
         self,
         address: tuple[str, int],
         secret: str,
         hello: Hello,
-        post: Callable[[Welcome | Refused | HostSilent], None],
+        post: Callable[[Welcome | Refused | Excluded | HostSilent], None],
         *,
         liveness_seconds: float,
         connect_seconds: float,
@@ -54,6 +64,7 @@ class Guest:
         self._connect_seconds = connect_seconds
         self._loop = asyncio.new_event_loop()
         self._stream: SealedStream | None = None
+        self._early: list[GuestWord] | None = []
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
@@ -73,6 +84,10 @@ class Guest:
         self._thread.join(LAST_WORD_SECONDS)
 
     def _send(self, word: GuestWord) -> None:
+        if self._early is not None and not isinstance(word, Bye):
+            # Not taken in yet: an order to end the job must not get lost on the way in.
+            self._early.append(word)
+            return
         if self._stream is None:
             return
         self._stream.send(msgspec.json.encode(word))
@@ -128,8 +143,15 @@ class Guest:
             if isinstance(word, Refused):
                 return word
             if isinstance(word, Welcome):
+                self._flush_early()
+            if isinstance(word, Welcome | Excluded):
                 self._post(word)
         return None
+
+    def _flush_early(self) -> None:
+        early, self._early = self._early, None
+        for word in early or ():
+            self._send(word)
 
     async def _beat(self, stream: SealedStream) -> None:
         while True:

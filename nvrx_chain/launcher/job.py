@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import secrets
 import threading
 import time
@@ -14,21 +15,23 @@ from dataclasses import dataclass
 
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.coordinator import Coordinator, Limits
-from nvrx_chain.launcher.events import Cause, Ended, Event, Filled, JobState, Opened
+from nvrx_chain.launcher.events import Cause, Ended, Event, Filled, Hosted, JobState, Opened
 from nvrx_chain.launcher.guest import Guest, HostSilent
-from nvrx_chain.launcher.host import CoordinatorHost, Judge
+from nvrx_chain.launcher.host import CoordinatorHost
 from nvrx_chain.launcher.mailbox import Mailbox
 from nvrx_chain.launcher.members import Member, Spec
-from nvrx_chain.launcher.reasons import Reason, exit_code
+from nvrx_chain.launcher.reasons import Reason
 from nvrx_chain.launcher.store import ControlStore, HostLost
-from nvrx_chain.launcher.talk import Done, Exclude, Hello, Join, Refused, Stopping, Welcome
+from nvrx_chain.launcher.talk import Done, Exclude, Excluded, Hello, Join, Refused, Stop, Stopping, Welcome
+from nvrx_chain.launcher.verdict import Judge, Keeper
 
 log = logging.getLogger(__name__)
 
 _PRESENCE = "presence"
 READ_SECONDS = 30.0
 
-News = Event | Welcome | Refused | HostSilent
+News = Event | Welcome | Refused | Excluded | HostSilent
+"""What comes from the job; the launcher's own threads post further messages to the same mailbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +62,24 @@ class Job:
         self.spec = spec
         self.limits = limits
         self.member = member
-        self.news: Mailbox[News] = Mailbox()
+        self.news: Mailbox[object] = Mailbox()
         self.state = JobState()
         self.read = 0
+        self._announcements: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._world = f"{spec.min_nodes} nodes of {procs_per_node} ranks"
         self._store: ControlStore | None = None
         self._host: CoordinatorHost | None = None
         self._guest: Guest | None = None
 
-    def connect(self, judge: Judge) -> None:
-        """Start the store and the coordinator where this is the host; join the others. Raises NvrxError."""
+    def connect(self, judge: Judge, keeper: Keeper | None = None, log_port: int | None = None) -> None:
+        """Start the store and the coordinator where this is the host; join the others. Raises NvrxError.
+
+        `judge` and `keeper` are asked on the host only; `log_port` is where the log writer of the host listens.
+        """
         meeting = self.meeting
         if meeting.is_host:
             self._store = ControlStore.serve(meeting.port, meeting.run_id)
-            self._host = self._start_host(self._store, judge)
+            self._host = self._start_host(self._store, judge, keeper, log_port)
             self._store.put(_PRESENCE, str(self._host.port).encode())
             address = "localhost"
         else:
@@ -93,9 +100,12 @@ class Job:
             liveness_seconds=meeting.liveness_seconds,
             connect_seconds=meeting.connect_seconds,
         )
+        threading.Thread(target=self._write_announcements, name="announce", daemon=True).start()
         self._guest.start()
 
-    def _start_host(self, store: ControlStore, judge: Judge) -> CoordinatorHost:
+    def _start_host(
+        self, store: ControlStore, judge: Judge, keeper: Keeper | None, log_port: int | None
+    ) -> CoordinatorHost:
         coordinator = Coordinator(
             self.spec,
             self.limits,
@@ -110,6 +120,8 @@ class Job:
             world=self._world,
             liveness_seconds=self.meeting.liveness_seconds,
             judge=judge,
+            keeper=keeper,
+            log_port=log_port,
         )
         try:
             host.start()
@@ -117,7 +129,7 @@ class Job:
             raise NvrxError("listening for the other launchers", hint=error.strerror or str(error)) from error
         return host
 
-    def _receive(self, news: Welcome | Refused | HostSilent) -> None:
+    def _receive(self, news: Welcome | Refused | Excluded | HostSilent) -> None:
         if isinstance(news, Welcome):
             threading.Thread(target=self._follow, args=(news.read_from,), name="follow", daemon=True).start()
         self.news.post(news)
@@ -137,49 +149,57 @@ class Job:
         except NvrxError as error:
             self.news.post(HostSilent("following the events of the job", hint=str(error)))
 
-    def take(self, seconds: float = 0.0) -> list[News]:
+    def take(self, seconds: float = 0.0) -> list[object]:
         """What happened since the last time, in order, already part of `state`; waits for the first news so long."""
         found = self.news.wait(seconds) if seconds > 0 else self.news.take()
         for news in found:
-            if isinstance(news, Opened | Filled | Ended):
+            if isinstance(news, Opened | Filled | Hosted | Ended):
                 self.state = self.state.after(news)
         return found
 
     def open(self, cause: Cause) -> None:
-        """Announce that a round has to be made anew; all others hear it at once. Raises HostLost."""
-        event = Opened(round=self.state.round + 1, cause=cause, at=time.time())
-        self._require_store().append(event, self.read)
+        """Announce that a round has to be made anew; all others hear it at once."""
+        self._announce(Opened(round=self.state.round + 1, cause=cause, at=time.time()))
+
+    def host_ranks(self, round_number: int, port: int) -> None:
+        """Publish that the ranks of this round meet here."""
+        self._announce(Hosted(round=round_number, address=self.member.address, port=port))
 
     def end(self, reason: Reason, detail: str) -> None:
-        """End the job for everybody. Whoever came first counts. Raises HostLost."""
-        code = exit_code(reason, self.limits.no_restart_exit_code)
-        ended = Ended(reason=reason, exit_code=code, by=self.member.agent_id, detail=detail, at=time.time())
-        self._require_store().append(ended, self.read)
+        """Have the host end the job for everybody, this launcher included, which hears of it as of any event.
 
-    def join(self) -> None:
-        """Ready for the round that is open."""
-        self._require_guest().say(Join(round=self.state.round, read=self.read))
+        The host writes it down first, so that it outlives the host. Whoever came first counts.
+        """
+        self._require_guest().say(Stop(reason=reason, detail=detail))
+
+    def _announce(self, event: Event) -> None:
+        """Write an event, in a thread: a host that is silent must not hold up who has workers to end."""
+        self._announcements.put(event)
+
+    def _write_announcements(self) -> None:
+        # No deadline: it lives as long as the process, and every write has one.
+        try:
+            store = self._require_store().another()
+            while True:
+                store.append(self._announcements.get(), self.read)
+        except NvrxError as error:
+            self.news.post(HostSilent("announcing an event of the job", hint=str(error)))
+
+    def join(self, round_number: int) -> None:
+        """Ready for this round."""
+        self._require_guest().say(Join(round=round_number, read=self.read))
 
     def announce_stop(self, seconds: float) -> None:
         """The workers are being stopped, which takes so long at most."""
         self._require_guest().say(Stopping(seconds=seconds))
 
-    def report_done(self) -> None:
+    def report_done(self, round_number: int) -> None:
         """All workers of this round ended with 0."""
-        self._require_guest().say(Done(round=self.state.round))
+        self._require_guest().say(Done(round=round_number))
 
     def exclude_own_task(self, why: str) -> None:
         """Take this array task out for good."""
         self._require_guest().say(Exclude(why=why))
-
-    def put(self, key: str, value: str) -> str:
-        """Publish a value of a round; the first one counts."""
-        return self._require_store().put(key, value.encode()).decode()
-
-    def get(self, key: str, seconds: float) -> str | None:
-        """A published value; None when it did not come in time."""
-        found = self._require_store().get(key, seconds)
-        return None if found is None else found.decode()
 
     def leave(self, *, host_waits_seconds: float) -> None:
         """Say goodbye. The host stays until all others have left, or for so long."""

@@ -53,12 +53,12 @@ class Tap:
         self._cycle = 0
         self._ended = threading.Event()
 
-    def assign(self, cycle: int, rank: int, world: int, *, was_parked: bool = True) -> None:
-        """From now on it writes as this rank. Call it before the worker is told so."""
+    def assign(self, cycle: int, rank: int, world: int, *, is_new: bool = False) -> None:
+        """From now on, with `is_new` from the beginning, it writes as this rank. Call it before it is told so."""
         with self._lock:
             if self._early_left is not None:
                 raise NvrxError("assigning the output of a worker", hint="it is a rank already")
-            self._early_left = _bytes_in(self.descriptor) if was_parked and not self._ended.is_set() else 0
+            self._early_left = 0 if is_new or self._ended.is_set() else _bytes_in(self.descriptor)
             self._rank = LineSplitter(rank_prefix(rank, world) if self._reader.prefix_ranks else b"")
             self._cycle = cycle
 
@@ -136,27 +136,21 @@ class PipeReader:
         """Begin to read, in a thread of its own."""
         self._thread.start()
 
-    def attach(self, descriptor: int, label: bytes = PARKED) -> Tap:
-        """Read this pipe from now on; it belongs to the reader. `label` begins the lines from before it is a rank."""
-        tap = self._prepare(descriptor, label)
-        self._arrivals.append(tap)
-        self.wake()
-        return tap
+    def attach(self, descriptor: int, label: bytes = PARKED, rank: tuple[int, int, int] | None = None) -> Tap:
+        """Read this pipe from now on; it belongs to the reader. `label` begins the lines from before it is a rank.
 
-    def attach_rank(self, descriptor: int, cycle: int, rank: int, world: int) -> Tap:
-        """As `attach`, of a worker that was started as this rank: whatever is in the pipe already is the rank's."""
-        tap = self._prepare(descriptor, b"")
-        tap.assign(cycle, rank, world, was_parked=False)
-        self._arrivals.append(tap)
-        self.wake()
-        return tap
-
-    def _prepare(self, descriptor: int, label: bytes) -> Tap:
+        `rank` (cycle, rank, world): it is one from its first byte on.
+        """
         os.set_blocking(descriptor, False)
         # Of an unprivileged user with many pipes the kernel refuses; the small one is read more often then.
         with contextlib.suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        return Tap(descriptor, self, label)
+        tap = Tap(descriptor, self, label)
+        if rank is not None:
+            tap.assign(*rank, is_new=True)
+        self._arrivals.append(tap)
+        self.wake()
+        return tap
 
     def write_launcher(self, text: str) -> None:
         """Lines of the launcher itself, for the launcher log; on standard error once the reader has ended."""

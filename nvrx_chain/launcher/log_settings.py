@@ -37,6 +37,10 @@ class LogPlaces:
     rotate_keep: int = 4
     """Files `.1`, `.2` and so on that are kept."""
 
+    def path_of_app(self, cycle: int) -> str | None:
+        """The file of the ranks in a cycle; None when there is none."""
+        return self.path_of(Kind.APP, cycle)
+
     def path_of(self, kind: Kind, cycle: int) -> str | None:
         """The file of these lines; None when there is no such log."""
         if kind is Kind.LAUNCHER:

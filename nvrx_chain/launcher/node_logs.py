@@ -25,13 +25,14 @@ class NodeLogs:
         self._reader = PipeReader(sink, prefix_ranks=prefix_ranks)
         self._reader.start()
 
-    def attach(self, descriptor: int, label: bytes = PARKED) -> Tap:
-        """Read this pipe to its end; the descriptor belongs to the logs from now on."""
-        return self._reader.attach(descriptor, label)
+    def attach(self, descriptor: int, label: bytes = PARKED, rank: tuple[int, int, int] | None = None) -> Tap:
+        """Read this pipe to its end; the descriptor belongs to the logs from now on. See `PipeReader.attach`."""
+        return self._reader.attach(descriptor, label, rank)
 
-    def attach_rank(self, descriptor: int, cycle: int, rank: int, world: int) -> Tap:
-        """The same for a worker that was started as this rank and never parked."""
-        return self._reader.attach_rank(descriptor, cycle, rank, world)
+    def aim(self, funnel: tuple[str, int]) -> None:
+        """Now it is known where the funnel is."""
+        if isinstance(self._sink, FunnelClient):
+            self._sink.aim(funnel)
 
     def write_launcher(self, text: str) -> None:
         """A line, or several, of the launcher itself."""
@@ -56,16 +57,19 @@ def open_node_logs(
     *,
     node_id: str,
     funnel: tuple[str, int] | None = None,
+    is_funnelled: bool = False,
     secret: str = "",
     prefix_ranks: bool = True,
 ) -> NodeLogs:
-    """Begin: over the funnel at this address, into the files directly without one, to standard output without files.
+    """Begin: over the funnel, into the files directly without one, to standard output without files.
+
+    With `is_funnelled` lines wait until `aim` says where the funnel is.
 
     `node_id` is unique among all launchers that the job ever has (the agent id).
     """
     if places.app_log is None and places.launcher_log is None:
         return NodeLogs(StreamSink(), prefix_ranks=prefix_ranks)
-    if funnel is None:
+    if funnel is None and not is_funnelled:
         return NodeLogs(DirectSink(places, stall_seconds=limits.stall_seconds), prefix_ranks=prefix_ranks)
     client = FunnelClient(funnel, secret, node_id, places, limits)
     client.start()

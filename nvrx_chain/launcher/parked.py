@@ -10,8 +10,10 @@ import sys
 # The directory of this file: its modules must not be found instead of the user's.
 del sys.path[0]
 
+from typing import Any  # noqa: E402
 
-def _park() -> dict:
+
+def _park() -> dict[str, Any]:
     import ctypes
     import importlib
     import json
@@ -33,7 +35,7 @@ def _park() -> dict:
     try:
         for name in preload:
             importlib.import_module(name)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is, a cold start takes its place
         say(failed=f"importing {name}: {type(error).__name__}: {error}")
         os._exit(1)
     for entry in os.listdir("/proc/self/fd"):
@@ -45,20 +47,39 @@ def _park() -> dict:
             # A parked process must hold no GPU: memory, contexts and a reset would all meet it.
             say(failed=f"importing {' '.join(preload)} opened {target}")
             os._exit(1)
+    client = _load_client()
     say(ready=True)
     line = control.makefile("rb").readline()
     if not line:
         # The launcher has no use for it.
         os._exit(0)
+    order: dict[str, Any] = json.loads(line)
+    say(taken=True)
     control.close()
-    order = json.loads(line)
     for name in order["unset"]:
         os.environ.pop(name, None)
     os.environ.update(order["set"])
+    if client.SOCKET_VARIABLE in os.environ:
+        # So that the stacks of a script can be had that never heard of the client.
+        client.write_stacks_on_signal(os.environ[client.SOCKET_VARIABLE])
     return order
 
 
-def _become(order: dict) -> None:
+def _load_client() -> Any:
+    """The client of this very launcher, by its path: the interpreter may know no nvrx_chain, or another one."""
+    import importlib.util
+    import os
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "client.py")
+    spec = importlib.util.spec_from_file_location("_nvrx_chain_client", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _become(order: dict[str, Any]) -> dict[str, Any]:
     """Make of this process what `python script.py` or `python -m module` would have started as."""
     import os
 
@@ -68,30 +89,28 @@ def _become(order: dict) -> None:
     else:
         sys.path.insert(0, os.path.dirname(os.path.realpath(order["argv"][0])))
         sys.argv[:] = order["argv"]
+    return order
 
 
-_order = _park()
-_become(_order)
-
-if _order["module"]:
+def _run(order: dict[str, Any]) -> None:
+    import io
     import runpy
 
-    # What `python -m` itself calls: it runs in the real __main__.
-    runpy._run_module_as_main(_order["argv"][0])
-else:
+    main = sys.modules["__main__"].__dict__
+    for name in [name for name in main if not (name.startswith("__") and name.endswith("__"))]:
+        del main[name]
+    if order["module"]:
+        # What `python -m` itself calls: it runs in the real __main__.
+        runpy._run_module_as_main(order["argv"][0])  # type: ignore[attr-defined]
+        return
+    path = order["argv"][0]
+    main["__file__"] = path
+    main.pop("__cached__", None)
+    main["__doc__"] = None
+    main["__annotations__"] = {}
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main)
 
-    def _run(path: str) -> None:
-        import io
 
-        main = sys.modules["__main__"].__dict__
-        for name in [name for name in main if not (name.startswith("__") and name.endswith("__"))]:
-            del main[name]
-        main["__file__"] = path
-        main.pop("__cached__", None)
-        main["__doc__"] = None
-        main["__annotations__"] = {}
-        with io.open_code(path) as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
-        exec(code, main)
-
-    _run(_order["argv"][0])
+_run(_become(_park()))

@@ -8,6 +8,7 @@ import msgspec
 
 from nvrx_chain.errors import RecordError
 from nvrx_chain.launcher.members import Member
+from nvrx_chain.launcher.reasons import Reason
 
 W = TypeVar("W")
 
@@ -45,6 +46,13 @@ class Exclude(msgspec.Struct, frozen=True, kw_only=True, tag="exclude"):
     why: str
 
 
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """The whole job has to end. The coordinator writes that down and tells everybody; the first one counts."""
+
+    reason: Reason
+    detail: str
+
+
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="bye"):
     """It leaves: its workers are gone."""
 
@@ -54,9 +62,10 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
-    """It is taken in. `read_from`: the first event of the store that it has to read."""
+    """It is taken in. `read_from`: the first event of the store that it has to read; `log_port`: of the log writer."""
 
     read_from: int
+    log_port: int | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -66,8 +75,14 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     again: bool
 
 
-GuestWord = Hello | Join | Stopping | Done | Exclude | Bye | Beat
-HostWord = Welcome | Refused | Beat
+class Excluded(msgspec.Struct, frozen=True, kw_only=True, tag="excluded"):
+    """Its array task takes part no more, and why: it stops its workers and leaves."""
+
+    why: str
+
+
+GuestWord = Hello | Join | Stopping | Done | Exclude | Stop | Bye | Beat
+HostWord = Welcome | Refused | Excluded | Beat
 
 _GUEST: msgspec.json.Decoder[GuestWord] = msgspec.json.Decoder(GuestWord)
 _HOST: msgspec.json.Decoder[HostWord] = msgspec.json.Decoder(HostWord)

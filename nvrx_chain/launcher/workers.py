@@ -1,29 +1,28 @@
-"""The worker processes of one node: parked ahead of time, released as ranks, watched by descriptors, ended as groups.
+"""One worker process of a node: parked ahead of time, released as a rank, watched by a descriptor, ended as a group.
 
-Each worker leads a session and a process group of its own, and is killed by the kernel when the launcher dies. Touches:
-processes, pipes, /proc.
+Each worker leads a session and a process group of its own, and is killed by the kernel when the launcher dies: that
+signal follows the thread that started it, so workers are started from the main thread only. Touches: processes, pipes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import enum
 import json
-import logging
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from nvrx_chain.errors import NvrxError
 
 _PARKED = Path(__file__).with_name("parked.py")
-_PR_SET_PDEATHSIG = 1
-_LIBRARY = ctypes.CDLL(None)
+_COLD = Path(__file__).with_name("cold.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +41,29 @@ class EntryPoint:
         return [self.python, "-u", *(["-m"] if self.module else []), *self.argv]
 
 
+class Preload(enum.Enum):
+    """How far a parked worker is."""
+
+    IMPORTING = "importing"
+    READY = "ready"
+    TAKEN = "taken"
+    """It has become a rank."""
+    FAILED = "failed"
+
+
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """One process. `descriptor` (pidfd) is readable once it has ended; `output` is its standard output and error."""
+    """One process. `descriptor` (pidfd) is readable once it has ended."""
 
     local_rank: int
     process: subprocess.Popen[bytes]
     descriptor: int
-    output: int
+    output: int | None
+    """The reading end of its standard output and error; None when these are the launcher's own."""
     control: socket.socket | None = None
-    """To a parked one; None once it is a rank."""
-    ready: bool = False
+    """To a parked one, until it has become a rank."""
+    preload: Preload = Preload.TAKEN
+    why_failed: str = ""
     started_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -74,69 +85,94 @@ class Worker:
         self.signal_group(signal.SIGKILL)
         code = self.process.wait()
         os.close(self.descriptor)
+        self.close_control()
+        return code
+
+    def hear(self) -> None:
+        """Read what a parked worker says of itself into `preload`. Does not wait."""
+        if self.control is None:
+            return
+        try:
+            said = self.control.recv(4096)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            said = b""
+        for line in said.splitlines():
+            words = json.loads(line)
+            self.preload = Preload.TAKEN if "taken" in words else Preload.READY
+            if "failed" in words:
+                self.preload, self.why_failed = Preload.FAILED, str(words["failed"])
+        if not said:
+            self.preload, self.why_failed = Preload.FAILED, "it ended while it was importing"
+        if self.preload in (Preload.TAKEN, Preload.FAILED):
+            self.close_control()
+
+    def release(self, entry: EntryPoint, changed: Mapping[str, str], unset: Sequence[str]) -> None:
+        """Have a parked worker become a rank, at once or when its imports are done. `hear` says what comes of it."""
+        assert self.control is not None
+        order = {"module": entry.module, "argv": list(entry.argv), "set": dict(changed), "unset": list(unset)}
+        self.started_at = time.monotonic()
+        # One that has ended is told by its descriptor and by `hear`.
+        with contextlib.suppress(OSError):
+            self.control.setblocking(True)
+            self.control.settimeout(1.0)
+            self.control.sendall(json.dumps(order).encode() + b"\n")
+        self.control.setblocking(False)
+
+    def close_control(self) -> None:
+        """It says no more."""
         if self.control is not None:
             self.control.close()
-        return code
+            self.control = None
 
 
 def start_cold(
-    entry: EntryPoint, environment: Mapping[str, str], local_rank: int, prefix: Sequence[str] = ()
+    entry: EntryPoint,
+    environment: Mapping[str, str],
+    local_rank: int,
+    prefix: Sequence[str] = (),
+    *,
+    capture_output: bool,
 ) -> Worker:
-    """Start a rank from nothing. Raises OSError."""
-    return _start([*prefix, *entry.command()], environment, local_rank, ())
+    """Start a rank from nothing. Raises NvrxError."""
+    # Not by code between fork and exec: other threads of the launcher may hold any lock at that moment.
+    argv = [sys.executable, "-I", "-S", str(_COLD), str(os.getpid()), *prefix, *entry.command()]
+    return _start(argv, environment, local_rank, (), capture_output)
 
 
 def park(
-    python: str, preload: Sequence[str], environment: Mapping[str, str], local_rank: int, prefix: Sequence[str] = ()
+    python: str,
+    preload: Sequence[str],
+    environment: Mapping[str, str],
+    local_rank: int,
+    prefix: Sequence[str] = (),
+    *,
+    capture_output: bool,
 ) -> Worker:
-    """Start an interpreter that imports `preload` and waits; see `parked.py`. Raises OSError."""
+    """Start an interpreter that imports `preload` and waits; see `parked.py`. Raises NvrxError."""
     ours, theirs = socket.socketpair()
     try:
         argv = [*prefix, python, "-u", str(_PARKED), str(theirs.fileno()), str(os.getpid()), *preload]
-        worker = _start(argv, environment, local_rank, (theirs.fileno(),))
+        worker = _start(argv, environment, local_rank, (theirs.fileno(),), capture_output)
     except BaseException:
         ours.close()
         raise
     finally:
         theirs.close()
     ours.setblocking(False)
-    worker.control = ours
+    worker.control, worker.preload = ours, Preload.IMPORTING
     return worker
 
 
-def hear(worker: Worker) -> str | None:
-    """Read what a parked worker says of itself; the reason when it is of no use, else None. Sets `ready`."""
-    assert worker.control is not None
-    try:
-        said = worker.control.recv(4096)
-    except BlockingIOError:
-        return None
-    if not said:
-        return "it ended while it was importing"
-    words = json.loads(said)
-    worker.ready = bool(words.get("ready"))
-    failed = words.get("failed")
-    return str(failed) if failed is not None else None
-
-
-def release(worker: Worker, entry: EntryPoint, changed: Mapping[str, str], unset: Sequence[str]) -> bool:
-    """Make a rank of a parked worker; False when it is gone, which costs a cold start."""
-    assert worker.control is not None
-    order = {"module": entry.module, "argv": list(entry.argv), "set": dict(changed), "unset": list(unset)}
-    control, worker.control = worker.control, None
-    worker.started_at = time.monotonic()
-    try:
-        control.setblocking(True)
-        control.sendall(json.dumps(order).encode() + b"\n")
-    except OSError:
-        return False
-    finally:
-        control.close()
-    return True
-
-
-def _start(argv: Sequence[str], environment: Mapping[str, str], local_rank: int, kept: tuple[int, ...]) -> Worker:
-    reading, writing = os.pipe2(os.O_CLOEXEC)
+def _start(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    local_rank: int,
+    kept: tuple[int, ...],
+    capture_output: bool,
+) -> Worker:
+    reading, writing = os.pipe2(os.O_CLOEXEC) if capture_output else (None, None)
     try:
         process = subprocess.Popen(
             argv,
@@ -146,16 +182,12 @@ def _start(argv: Sequence[str], environment: Mapping[str, str], local_rank: int,
             stderr=writing,
             pass_fds=kept,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
         )
-    except BaseException:
-        os.close(reading)
-        raise
+    except OSError as error:
+        if reading is not None:
+            os.close(reading)
+        raise NvrxError(f"starting a worker: {error.strerror or error}", part=argv[0]) from error
     finally:
-        os.close(writing)
+        if writing is not None:
+            os.close(writing)
     return Worker(local_rank=local_rank, process=process, descriptor=os.pidfd_open(process.pid), output=reading)
-
-
-def _die_with_parent() -> None:
-    # The signal follows the thread that forked: workers are started from the main thread only.
-    _LIBRARY.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

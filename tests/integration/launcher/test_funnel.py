@@ -243,6 +243,17 @@ def test_lines_without_a_file_go_to_the_streams_and_hold_no_others_up(
     ]
 
 
+def test_lines_from_before_it_is_known_where_the_writer_is_wait_for_it(funnel: Funnel) -> None:
+    logs = open_node_logs(funnel.places, LogLimits(), node_id="early", is_funnelled=True, secret=SECRET)
+    logs.write_launcher("before")
+    logs.aim(("localhost", funnel.server.port))
+    assert logs.close("after")
+    assert funnel.launcher() == "before\nafter\n"
+    never = open_node_logs(funnel.places, LogLimits(), node_id="never", is_funnelled=True, secret=SECRET)
+    assert not never.close("no writer", pipes_seconds=0.1, sink_seconds=0.2)
+    assert (funnel.directory / "launcher.unsent-never.log").read_text() == "no writer\n"
+
+
 @pytest.mark.parametrize("how", ["frozen", "gone"])
 def test_a_launcher_that_must_leave_is_not_kept_by_a_writer_that_does_not_answer(funnel: Funnel, how: str) -> None:
     if how == "frozen":
@@ -258,6 +269,19 @@ def test_a_launcher_that_must_leave_is_not_kept_by_a_writer_that_does_not_answer
     assert (funnel.directory / "launcher.unsent-node0.log").read_text() == "before\nthe last line\n"
     if how == "frozen":
         os.kill(funnel.server.pid, signal.SIGCONT)
+
+
+def test_a_launcher_whose_host_is_dead_puts_its_lines_aside_at_once(funnel: Funnel) -> None:
+    node = funnel.node()
+    node.write_launcher("before")
+    until(lambda: "before" in funnel.launcher(), "a connection")
+    funnel.kill_writer()
+    funnel.server.stop(1.0)
+    begin = time.monotonic()
+    assert not node.close("the last line", sink_seconds=30.0)
+    assert time.monotonic() - begin < 2.0
+    assert (funnel.directory / "launcher.unsent-node0.log").read_text() == "the last line\n"
+    funnel.server = start_funnel_server(FunnelSettings(places=funnel.places), SECRET)
 
 
 def test_lines_wait_for_a_directory_that_is_gone_for_a_while(funnel: Funnel) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from nvrx_chain.errors import RecordError, Unobserved
 from nvrx_chain.generation import board as board_module
 from nvrx_chain.generation.context import TaskContext
-from nvrx_chain.generation.drain import STALE_POLLS
 from nvrx_chain.generation.drain_watch import DrainWatch
 from nvrx_chain.records.control import Drained
+from nvrx_chain.records.drained import STALE_POLLS
 from nvrx_chain.records.files import list_names
 from nvrx_chain.records.manifest import OnDrain, Thresholds
 from tests.fakes.fake_slurm import Act
