@@ -78,6 +78,11 @@ class Spill:
             os.ftruncate(self._descriptor, 0)
         return Frame(word=Word(word), cycle=cycle, seq=seq, content=content)
 
+    def forget(self) -> None:
+        """Give up what is in the file, and use it no more."""
+        self.frames = self._read_at = self._end = 0
+        self.broken = True
+
     def close(self) -> None:
         """Give the file back."""
         if self._descriptor >= 0:
@@ -206,5 +211,10 @@ class Backlog:
 
     def _recall(self, *, everything: bool) -> None:
         """Bring frames back from the file: a few, or all."""
-        while self._spill.frames and (everything or self._memory <= self._limits.memory_bytes // 2):
-            self._keep(self._spill.pop())
+        try:
+            while self._spill.frames and (everything or self._memory <= self._limits.memory_bytes // 2):
+                self._keep(self._spill.pop())
+        except OSError as error:
+            # Kept, these lines would hold up all that come after them for ever.
+            log.error("spilled log lines cannot be read and are lost frames=%s error=%s", self._spill.frames, error)
+            self._spill.forget()

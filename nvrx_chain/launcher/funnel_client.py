@@ -7,48 +7,31 @@ what was in flight. Touches: one TCP connection, an eventfd, a thread, a file wi
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import random
-import re
 import secrets
 import select
 import selectors
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from nvrx_chain.launcher.funnel_backlog import Backlog
+from nvrx_chain.launcher.funnel_dial import Dialer, Link
 from nvrx_chain.launcher.funnel_wire import (
-    HEADER,
     LINES_BYTES,
-    NONCE_LINE_BYTES,
-    PROOF_BYTES,
     BadFrame,
     Frame,
-    FrameReader,
-    FrameSeal,
     Hello,
     Word,
-    parse_nonce,
 )
 from nvrx_chain.launcher.log_files import Appending, LogFiles, NotALog
-from nvrx_chain.launcher.log_settings import Kind, LogLimits, LogPlaces
-from nvrx_chain.launcher.log_sinks import Tally
-from nvrx_chain.launcher.wire import End, new_nonce
+from nvrx_chain.launcher.log_settings import Kind, LogLimits, LogPlaces, leftovers_of
+from nvrx_chain.launcher.log_sinks import Quiet, Tally, write_to_stream
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 5.0
-GREETING_SECONDS = 30.0
-"""A writer that crashed is being started anew, and its port answers meanwhile."""
-SILENT_SECONDS = 20.0
-"""A network that takes nothing for so long: a new connection is tried."""
 SEND_BYTES = 1 << 20
 SEND_FRAMES = 256
 """At once: sendmsg(2) takes 1024 pieces."""
@@ -59,34 +42,11 @@ AGAIN_SECONDS = (0.1, 5.0)
 """Between two attempts, doubling; jittered, because all nodes lose the writer at once."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Link:
-    """One connection after its greeting."""
-
-    connection: socket.socket
-    seal: FrameSeal
-    reader: FrameReader
-    out: list[memoryview] = field(default_factory=list)
-    said_fin: bool = False
-
-    def push(self, frame: Frame) -> None:
-        self.out += [memoryview(part) for part in self.seal.encode(frame) if part]
-
-    def flush(self) -> None:
-        """Send what the kernel takes now. Raises OSError."""
-        with contextlib.suppress(BlockingIOError):
-            while self.out:
-                done = self.connection.sendmsg(self.out)
-                while self.out and done >= len(self.out[0]):
-                    done -= len(self.out.pop(0))
-                if done:
-                    self.out[0] = self.out[0][done:]
-
-
 class FunnelClient:
     """A `LogSink`. `write` is for one thread; it waits when memory and file are full, for `stall_seconds` at most.
 
-    `leftovers`: where lines go that the writer would not take before the end, files of this node beside the others.
+    Lines of a kind that has no file go to standard output or error. What the writer would not take before the end is
+    put into files of this node beside the others.
     """
 
     def __init__(
@@ -94,14 +54,14 @@ class FunnelClient:
         address: tuple[str, int] | None,
         secret: str,
         node_id: str,
+        places: LogPlaces,
         limits: LogLimits,
-        leftovers: LogPlaces | None = None,
     ) -> None:
-        self._address = address
-        self._secret = secret
-        self._hello = Hello(node_id=node_id, incarnation=secrets.token_hex(8))
+        hello = Hello(node_id=node_id, incarnation=secrets.token_hex(8))
+        self._dialer = Dialer(address, secret, hello, self._await)
         self._limits = limits
-        self._leftovers = None if leftovers is None else leftovers_of(leftovers, node_id)
+        self._files = [kind for kind in Kind if places.path_of(kind, 0) is not None]
+        self._leftovers = leftovers_of(places, node_id)
         self._backlog = Backlog(limits)
         self._room = threading.Condition()
         """Guards the backlog; told when there is room again."""
@@ -118,13 +78,16 @@ class FunnelClient:
         if address is not None:
             self._aimed.set()
         self._is_clean = False
-        self._resolved: tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]] | None = None
+        self._is_abandoned = False
         self._lost_at: float | None = None
+        self._said_loss = False
+        self._quiet = Quiet()
+        self._quiet_stalls = Quiet()
         self._thread = threading.Thread(target=self._run, name="log-funnel", daemon=True)
 
     def aim(self, address: tuple[str, int]) -> None:
         """Say where the writer is, when it was not known at the beginning."""
-        self._address = address
+        self._dialer.aim(address)
         self._aimed.set()
 
     def start(self) -> None:
@@ -133,6 +96,9 @@ class FunnelClient:
 
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
         """Take whole lines."""
+        if kind not in self._files:
+            write_to_stream(kind, lines)
+            return
         with self._room:
             if not self._wait_for_room(len(lines)):
                 self._tally.drop(lines)
@@ -175,7 +141,8 @@ class FunnelClient:
         while not self._backlog.has_room(size):
             if self._stalled_since is None:
                 self._stalled_since = time.monotonic()
-                log.warning("workers are held up: the log writer is away, and there is no room for their lines")
+                if self._quiet_stalls.may_say():
+                    log.warning("workers are held up: the log writer is away, and there is no room for their lines")
             left = self._stalled_since + self._patience - time.monotonic()
             if left <= 0:
                 return False
@@ -199,15 +166,30 @@ class FunnelClient:
                 break
             if self._backlog.acknowledged > before:
                 pause = AGAIN_SECONDS[0]
-            if self._lost_at is None:
-                self._lost_at = time.monotonic()
-                log.warning("the log writer is away, lines are kept here reason=%s", why)
+            self._note_loss(why)
             self._closing.wait(random.uniform(0.5, 1.0) * min(pause, self._left(pause)))
             pause = min(2 * pause, AGAIN_SECONDS[1])
         self._end()
 
+    def _note_loss(self, why: str) -> None:
+        if self._lost_at is not None:
+            return
+        self._lost_at = time.monotonic()
+        self._said_loss = self._quiet.may_say()
+        if self._said_loss:
+            log.warning("the log writer is away, lines are kept here reason=%s", why)
+
+    def _note_return(self) -> None:
+        if self._lost_at is not None and self._said_loss:
+            log.warning("the log writer is back after_seconds=%.1f", time.monotonic() - self._lost_at)
+        self._lost_at = None
+
     def _is_over(self) -> bool:
-        return self._is_clean or (self._deadline is not None and time.monotonic() >= self._deadline)
+        return (
+            self._is_clean
+            or (self._is_abandoned and self._closing.is_set())
+            or (self._deadline is not None and time.monotonic() >= self._deadline)
+        )
 
     def _left(self, most: float) -> float:
         """Seconds that a wait may take."""
@@ -218,37 +200,21 @@ class FunnelClient:
     def _try(self) -> str:
         """One connection, to its end; why it ended."""
         try:
-            with self._connect() as connection:
-                link = self._greet(connection)
-                if self._lost_at is not None:
-                    log.warning("the log writer is back after_seconds=%.1f", time.monotonic() - self._lost_at)
-                    self._lost_at = None
+            link, acknowledged = self._dialer.dial()
+            with link.connection:
+                self._is_abandoned = False
+                self._note_return()
+                with self._room:
+                    self._backlog.restart(acknowledged)
+                    self._room.notify_all()
                 self._converse(link)
                 return "the launcher ends"
+        except ConnectionRefusedError as error:
+            # The launcher of the host holds the port for as long as it lives.
+            self._is_abandoned = True
+            return str(error)
         except (OSError, BadFrame) as error:
             return str(error)
-
-    def _connect(self) -> socket.socket:
-        if self._address is None:
-            raise OSError("it is not known yet where the log writer is")
-        if self._resolved is None:
-            # Once: a name service that hangs later must not keep the last lines back.
-            self._resolved = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
-        family, kind, protocol, _, address = self._resolved
-        connection = socket.socket(family, kind, protocol)
-        try:
-            connection.setblocking(False)
-            _tune(connection)
-            error = connection.connect_ex(address)
-            if error == errno.EINPROGRESS:
-                self._await(connection, select.POLLOUT, CONNECT_SECONDS)
-                error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, os.strerror(error))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
     def _await(self, connection: socket.socket, event: int, seconds: float) -> None:
         """Wait for the other end, no longer than the launcher has left. Raises TimeoutError."""
@@ -268,33 +234,7 @@ class FunnelClient:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
-    def _greet(self, connection: socket.socket) -> _Link:
-        host_nonce = parse_nonce(self._read_exactly(connection, NONCE_LINE_BYTES))
-        nonce = new_nonce()
-        seal = FrameSeal(self._secret, End.GUEST, host_nonce=host_nonce, guest_nonce=nonce)
-        link = _Link(connection=connection, seal=seal, reader=FrameReader(seal))
-        header, content = seal.encode(Frame(word=Word.HELLO, content=msgspec.json.encode(self._hello)))
-        connection.sendall(nonce.encode() + b"\n" + header + content)
-        # No line leaves before the other end has shown the secret too.
-        answer = next(iter(link.reader.feed(self._read_exactly(connection, HEADER.size + PROOF_BYTES))))
-        if answer.word is not Word.ACK:
-            raise BadFrame("greeting the log writer", hint="it did not answer")
-        with self._room:
-            self._backlog.restart(answer.seq)
-            self._room.notify_all()
-        return link
-
-    def _read_exactly(self, connection: socket.socket, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            self._await(connection, select.POLLIN, GREETING_SECONDS)
-            more = connection.recv(count - len(data))
-            if not more:
-                raise ConnectionResetError("the log writer closed the connection")
-            data += more
-        return data
-
-    def _converse(self, link: _Link) -> None:
+    def _converse(self, link: Link) -> None:
         with selectors.EpollSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
             key = selector.register(link.connection, selectors.EVENT_READ)
@@ -310,14 +250,14 @@ class FunnelClient:
                     elif events & selectors.EVENT_READ:
                         self._hear(link)
 
-    def _wait_seconds(self, link: _Link) -> float | None:
+    def _wait_seconds(self, link: Link) -> float | None:
         # No deadline without lines: `write` and `close` ring, and a dead connection ends by its keep-alive.
         with self._room:
             ends = [self._deadline, None if link.out else self._due]
         known = [end for end in ends if end is not None]
         return max(0.0, min(known) - time.monotonic()) if known else None
 
-    def _fill(self, link: _Link) -> None:
+    def _fill(self, link: Link) -> None:
         """Take what is due, when all before it is with the kernel."""
         if link.out:
             return
@@ -341,7 +281,7 @@ class FunnelClient:
         for frame in frames:
             link.push(frame)
 
-    def _hear(self, link: _Link) -> None:
+    def _hear(self, link: Link) -> None:
         try:
             data = link.connection.recv(READ_BYTES)
         except BlockingIOError:
@@ -364,39 +304,15 @@ class FunnelClient:
 
     def _save(self) -> None:
         """Put aside what the writer did not take: the last lines before the end are those that people look for."""
-        frames = lines = 0
-        files = None if self._leftovers is None else LogFiles(self._leftovers)
+        lines = 0
+        files = LogFiles(self._leftovers)
         try:
             for frame in self._backlog.drain():
-                frames += 1
                 lines += frame.content.count(b"\n")
-                if files is not None and files.has(Kind(frame.word)):
-                    Appending(files.open(Kind(frame.word), frame.cycle).descriptor, [frame.content]).go()
+                Appending(files.open(Kind(frame.word), frame.cycle).descriptor, [frame.content]).go()
         except (OSError, NotALog) as error:
             log.error("lines that the log writer did not take are lost error=%s lines_before=%s", error, lines)
             return
-        if files is not None:
-            files.close()
-        where = "nowhere" if self._leftovers is None else self._leftovers.app_log or self._leftovers.launcher_log
+        files.close()
+        where = self._leftovers.app_log or self._leftovers.launcher_log
         log.error("the log writer did not acknowledge lines before the end lines=%s put_into=%s", lines, where)
-
-
-def leftovers_of(places: LogPlaces, node_id: str) -> LogPlaces:
-    """Where one node puts what was not acknowledged: `app.unsent-<node>_cycle0.log` beside `app_cycle0.log`."""
-    mark = ".unsent-" + re.sub(r"[^A-Za-z0-9_-]", "_", node_id)
-    return LogPlaces(app_log=_marked(places.app_log, mark), launcher_log=_marked(places.launcher_log, mark))
-
-
-def _marked(path: str | None, mark: str) -> str | None:
-    if path is None:
-        return None
-    stem, extension = os.path.splitext(path)
-    return f"{stem}{mark}{extension or '.log'}"
-
-
-def _tune(connection: socket.socket) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
-        connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENT_SECONDS * 1000))

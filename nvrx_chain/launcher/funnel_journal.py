@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -81,6 +81,11 @@ class Journal:
         for run in runs:
             for part in run.parts:
                 self.written[part.client_id] = part.seq
+
+    def skip(self, skipped: Mapping[str, int]) -> None:
+        """These went elsewhere; after a crash they may come again."""
+        for client_id, seq in skipped.items():
+            self.written[client_id] = max(seq, self.written.get(client_id, 0))
 
     def _recover(self, files: LogFiles) -> None:
         best: list[Snapshot | Batch] = []

@@ -48,6 +48,9 @@ class Link:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # A node that went silent: two hours, the kernel's own, would keep its descriptor for as long.
+            for option, seconds in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3)):
+                connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
         self._send(self._nonce.encode() + b"\n")
 
     def receive(self) -> list[Frame] | None:

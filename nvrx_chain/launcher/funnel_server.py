@@ -20,13 +20,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import TypeVar
 
 import msgspec
 
-from nvrx_chain.launcher.funnel_journal import Journal, Part, Run
+from nvrx_chain.launcher.funnel_journal import Journal, Run
 from nvrx_chain.launcher.funnel_link import Link
+from nvrx_chain.launcher.funnel_plan import News, Plan
 from nvrx_chain.launcher.funnel_wire import BadFrame, Frame, Word
 from nvrx_chain.launcher.log_files import Appending, LogFiles, NotALog
 from nvrx_chain.launcher.log_settings import Kind, LogPlaces
@@ -44,8 +44,6 @@ READY = b"ready\n"
 _PR_SET_PDEATHSIG = 1
 _PASSED_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
-NEWS_SECONDS = 60.0
-NEWS_LINES = 20
 BATCH_BYTES = 16 << 20
 SMALL_BYTES = 1 << 18
 LAST_SECONDS = 5.0
@@ -205,12 +203,14 @@ class FunnelWriter:
     def _write(self, batch: _Batch) -> None:
         left = batch
         while left:
-            runs, contents, left = self._plan(left)
+            plan, left = self._plan(left)
+            runs, contents, skipped = plan.runs, plan.contents, plan.skipped
             if runs:
                 self._journal.intend(runs)
                 for run, buffers in zip(runs, contents, strict=True):
                     self._append(run, buffers)
                 self._journal.done(runs)
+            self._journal.skip(skipped)
         # Only what is in the files is acknowledged, also to a client that has just come back.
         heard = {link: Word.FIN if frame.word is Word.FIN else Word.ACK for link, frame in batch}
         for link, word in heard.items():
@@ -226,10 +226,10 @@ class FunnelWriter:
         except (BadFrame, OSError):
             self._lose(link)
 
-    def _plan(self, batch: _Batch) -> tuple[list[Run], list[list[bytes]], _Batch]:
+    def _plan(self, batch: _Batch) -> tuple[Plan, _Batch]:
         """Where each frame will stand, in order, and what of the batch must wait for a file to be turned.
 
-        Frames that are there already, or have no log, are left out.
+        Frames that are there already are left out; those without a log go to standard error.
         """
         plan = Plan(self._files, self._journal.written)
         for index, (link, frame) in enumerate(batch):
@@ -237,12 +237,13 @@ class FunnelWriter:
                 continue
             client_id, kind = link.hello.client_id, Kind(frame.word)
             if not self._files.has(kind):
-                self._news.say(f"a connection is refused peer={link.peer} reason=there is no {kind.name.lower()} log")
-                self._lose(link)
+                # A node that was started with other logs than this one: its other lines must not wait behind these.
+                if plan.skip(client_id, frame):
+                    _write_somewhere(frame.content)
                 continue
             if not self._retry(functools.partial(plan.add, client_id, kind, frame)):
-                return plan.runs, plan.contents, batch[index:]
-        return plan.runs, plan.contents, []
+                return plan, batch[index:]
+        return plan, []
 
     def _append(self, run: Run, buffers: Sequence[bytes]) -> None:
         file = self._retry(lambda: self._files.open(Kind(run.kind), run.cycle))
@@ -276,69 +277,14 @@ class FunnelWriter:
         self._retry(Appending(file.descriptor, [lines]).go)
 
 
-class Plan:
-    """Where the frames of one batch will stand."""
-
-    def __init__(self, files: LogFiles, written: dict[str, int]) -> None:
-        self.runs: list[Run] = []
-        self.contents: list[list[bytes]] = []
-        self._files = files
-        self._written = written
-        self._seen: dict[str, int] = {}
-        self._ends: dict[tuple[Kind, int], tuple[int, int]] = {}
-        """For each file its inode and where the next byte goes."""
-
-    def add(self, client_id: str, kind: Kind, frame: Frame) -> bool:
-        """Find its place; False when its file must be turned first, which happens between two batches."""
-        if frame.seq <= self._seen.get(client_id, self._written.get(client_id, 0)):
-            return True
-        length = len(frame.content)
-        place = (kind, frame.cycle)
-        if place not in self._ends:
-            file = self._files.open(kind, frame.cycle, length)
-            self._ends[place] = (file.inode, file.offset)
-        elif self._files.is_too_long(self._ends[place][1] + length):
-            return False
-        inode, offset = self._ends[place]
-        if not self.runs or (self.runs[-1].kind, self.runs[-1].cycle) != place:
-            self.runs.append(Run(int(kind), frame.cycle, inode, offset, []))
-            self.contents.append([])
-        self.runs[-1].parts.append(Part(client_id, frame.seq, length))
-        self.contents[-1].append(frame.content)
-        self._ends[place] = (inode, offset + length)
-        self._seen[client_id] = frame.seq
-        return True
-
-
-class News:
-    """What the writer has to say, in bounds: a port scanner must not fill the log."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._since = 0.0
-        self._count = 0
-
-    def say(self, text: str) -> None:
-        """For the log, unless there was too much of late."""
-        now = time.monotonic()
-        if now - self._since > NEWS_SECONDS:
-            self._since, self._count = now, 0
-        self._count += 1
-        if self._count == NEWS_LINES:
-            text = f"further lines of this kind are left out for {NEWS_SECONDS:g} s"
-        if self._count <= NEWS_LINES:
-            at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-            self._lines.append(f"{at} funnel WARNING {text}\n")
-
-    def take(self) -> bytes:
-        """All of it since the last time."""
-        lines, self._lines = self._lines, []
-        return "".join(lines).encode(errors="replace")
-
-
 def sum_bytes(batch: _Batch) -> int:
     """Of the lines in it."""
     return sum(len(frame.content) for _, frame in batch)
+
+
+def _write_somewhere(lines: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, lines)
 
 
 def _warn(text: str) -> None:

@@ -105,3 +105,16 @@ def log_limits(
     return LogLimits(
         memory_bytes=memory_bytes, spill_bytes=spill_bytes, spill_directory=directory, stall_seconds=stall_seconds
     )
+
+
+def leftovers_of(places: LogPlaces, node_id: str) -> LogPlaces:
+    """Where one node puts what was not acknowledged: `app.unsent-<node>_cycle0.log` beside `app_cycle0.log`."""
+    mark = ".unsent-" + re.sub(r"[^A-Za-z0-9_-]", "_", node_id)
+    return LogPlaces(app_log=_marked(places.app_log, mark), launcher_log=_marked(places.launcher_log, mark))
+
+
+def _marked(path: str | None, mark: str) -> str | None:
+    if path is None:
+        return None
+    stem, extension = os.path.splitext(path)
+    return f"{stem}{mark}{extension or '.log'}"

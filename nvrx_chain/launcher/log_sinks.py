@@ -22,6 +22,7 @@ from nvrx_chain.launcher.log_settings import Kind, LogPlaces
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
+QUIET_SECONDS = 10.0
 STDOUT = 1
 STDERR = 2
 
@@ -39,11 +40,28 @@ class LogSink(Protocol):
         """Bring everything to its place and end; False when something did not come there in time."""
 
 
+class Quiet:
+    """Lets a complaint through that was not made of late: what is logged here comes back as lines to be written."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def may_say(self) -> bool:
+        """Whether it is time to say it again."""
+        now = time.monotonic()
+        if now < self._until:
+            return False
+        self._until = now + QUIET_SECONDS
+        return True
+
+
 class Tally:
-    """Lines that had to be dropped: said once when it begins and once with the number when it is over."""
+    """Lines that had to be dropped: said when it begins, and with the number when it is over."""
 
     def __init__(self, why: str) -> None:
         self._why = why
+        self._quiet = Quiet()
+        self._said = False
         self._lines = 0
         self._bytes = 0
         self.total_lines = 0
@@ -51,7 +69,9 @@ class Tally:
     def drop(self, lines: bytes) -> None:
         """These are lost."""
         if not self._lines:
-            log.error("log lines of this node are dropped reason=%s", self._why)
+            self._said = self._quiet.may_say()
+            if self._said:
+                log.error("log lines of this node are dropped reason=%s", self._why)
         count = lines.count(b"\n")
         self._lines += count
         self._bytes += len(lines)
@@ -68,9 +88,10 @@ class Tally:
         """The note is in the log, or the end has come."""
         if not self._lines:
             return
-        log.error(
-            "log lines of this node were dropped lines=%s bytes=%s reason=%s", self._lines, self._bytes, self._why
-        )
+        if self._said:
+            log.error(
+                "log lines of this node were dropped lines=%s bytes=%s reason=%s", self._lines, self._bytes, self._why
+            )
         self._lines = self._bytes = 0
 
 
@@ -92,11 +113,12 @@ class DirectSink:
         self._hurry = threading.Event()
         self._tally = Tally("the log could not be written to")
         self._chunks: collections.deque[_Chunk] = collections.deque()
+        self._quiet = Quiet()
 
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
         """Take whole lines."""
         if not self._files.has(kind):
-            _write_to(STDERR if kind is Kind.LAUNCHER else STDOUT, lines)
+            write_to_stream(kind, lines)
             return
         self._chunks.append(_Chunk(kind, cycle, self._tally.note() + lines))
         if not self._flush_within(self._stall) and self._chunks[-1].appending is None:
@@ -119,15 +141,13 @@ class DirectSink:
     def _flush_within(self, seconds: float) -> bool:
         """Write, again and again while a full or absent file system refuses; False when it did not work in time."""
         deadline = time.monotonic() + seconds
-        said = False
         while True:
             try:
                 self._flush()
                 return True
             except (OSError, NotALog) as error:
-                if not said:
+                if self._quiet.may_say():
                     log.warning("a log cannot be written to error=%s", error)
-                    said = True
             if time.monotonic() >= deadline or self._hurry.wait(RETRY_SECONDS):
                 return False
 
@@ -152,7 +172,7 @@ class StreamSink:
         self._tally = Tally("the reader of standard output is gone")
 
     def write(self, kind: Kind, cycle: int, lines: bytes) -> None:
-        if not _write_to(STDERR if kind is Kind.LAUNCHER else STDOUT, lines):
+        if not write_to_stream(kind, lines):
             self._tally.drop(lines)
 
     def hurry(self) -> None:
@@ -163,8 +183,9 @@ class StreamSink:
         return not self._tally.total_lines
 
 
-def _write_to(descriptor: int, lines: bytes) -> bool:
-    """All of it to a stream of this process; False when its reader is gone."""
+def write_to_stream(kind: Kind, lines: bytes) -> bool:
+    """All of it to standard output, or error for the launcher's own; False when the reader of that is gone."""
+    descriptor = STDERR if kind is Kind.LAUNCHER else STDOUT
     left = memoryview(lines)
     # No deadline: whoever reads the launcher's output sets the pace, as without a launcher.
     while left:

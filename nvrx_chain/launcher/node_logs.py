@@ -71,7 +71,7 @@ def open_node_logs(
         return NodeLogs(StreamSink(), prefix_ranks=prefix_ranks)
     if funnel is None and not is_funnelled:
         return NodeLogs(DirectSink(places, stall_seconds=limits.stall_seconds), prefix_ranks=prefix_ranks)
-    client = FunnelClient(funnel, secret, node_id, limits, leftovers=places)
+    client = FunnelClient(funnel, secret, node_id, places, limits)
     client.start()
     return NodeLogs(client, prefix_ranks=prefix_ranks)
 

@@ -163,21 +163,21 @@ def test_lines_survive_a_writer_that_stands_still_in_memory_and_in_a_file(funnel
     node = funnel.node(LogLimits(memory_bytes=MIB, spill_bytes=500 * MIB, spill_directory=str(tmp_path)))
     os.kill(funnel.server.pid, signal.SIGSTOP)
     try:
-        state = Path(f"/proc/{funnel.server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        status = Path(f"/proc/{funnel.server.pid}/stat")
+        until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "the writer stands still")
         ranks = {rank: start_rank(node, rank, 4000) for rank in range(4)}
         expected = {rank: await_digest(process) for rank, process in ranks.items()}
         time.sleep(3.0)
     finally:
         os.kill(funnel.server.pid, signal.SIGCONT)
     close_all(funnel)
-    assert state == "T"
     assert digests_in(funnel.app()) == expected
     assert [path for path in tmp_path.iterdir() if path != funnel.directory] == []
 
 
 def test_a_writer_that_is_away_for_longer_than_the_limits_costs_lines_that_are_counted(funnel: Funnel) -> None:
     limits = LogLimits(memory_bytes=MIB, spill_bytes=0, stall_seconds=0.5)
-    client = FunnelClient(("localhost", funnel.server.port), SECRET, "n", limits)
+    client = FunnelClient(("localhost", funnel.server.port), SECRET, "n", funnel.places, limits)
     funnel.kill_writer()
     client.start()
     total = 100_000
@@ -219,6 +219,41 @@ def test_what_the_writer_never_took_is_put_aside_beside_the_logs(funnel: Funnel)
     assert (funnel.directory / "launcher.unsent-node0.log").read_text().endswith("the last line\n")
 
 
+def test_lines_without_a_file_go_to_the_streams_and_hold_no_others_up(
+    directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    funnel = Funnel(directory, LogPlaces(app_log=str(directory / "app.log")))
+    same = funnel.node()
+    same.write_launcher("said here")
+    other = funnel.places
+    funnel.places = LogPlaces(app_log=other.app_log, launcher_log=str(directory / "l.log"))
+    odd = funnel.node()
+    odd.write_launcher("said elsewhere")
+    rank = start_rank(odd, 0, 100)
+    expected = {0: await_digest(rank)}
+    odd.write_launcher("said elsewhere again")
+    close_all(funnel)
+    assert funnel.server.stop(10.0)
+    assert digests_in(funnel.app()) == expected
+    said = capfd.readouterr().err.splitlines()
+    assert sorted(line for line in said if line.startswith("said")) == [
+        "said elsewhere",
+        "said elsewhere again",
+        "said here",
+    ]
+
+
+def test_lines_from_before_it_is_known_where_the_writer_is_wait_for_it(funnel: Funnel) -> None:
+    logs = open_node_logs(funnel.places, LogLimits(), node_id="early", is_funnelled=True, secret=SECRET)
+    logs.write_launcher("before")
+    logs.aim(("localhost", funnel.server.port))
+    assert logs.close("after")
+    assert funnel.launcher() == "before\nafter\n"
+    never = open_node_logs(funnel.places, LogLimits(), node_id="never", is_funnelled=True, secret=SECRET)
+    assert not never.close("no writer", pipes_seconds=0.1, sink_seconds=0.2)
+    assert (funnel.directory / "launcher.unsent-never.log").read_text() == "no writer\n"
+
+
 @pytest.mark.parametrize("how", ["frozen", "gone"])
 def test_a_launcher_that_must_leave_is_not_kept_by_a_writer_that_does_not_answer(funnel: Funnel, how: str) -> None:
     if how == "frozen":
@@ -236,6 +271,19 @@ def test_a_launcher_that_must_leave_is_not_kept_by_a_writer_that_does_not_answer
         os.kill(funnel.server.pid, signal.SIGCONT)
 
 
+def test_a_launcher_whose_host_is_dead_puts_its_lines_aside_at_once(funnel: Funnel) -> None:
+    node = funnel.node()
+    node.write_launcher("before")
+    until(lambda: "before" in funnel.launcher(), "a connection")
+    funnel.kill_writer()
+    funnel.server.stop(1.0)
+    begin = time.monotonic()
+    assert not node.close("the last line", sink_seconds=30.0)
+    assert time.monotonic() - begin < 2.0
+    assert (funnel.directory / "launcher.unsent-node0.log").read_text() == "the last line\n"
+    funnel.server = start_funnel_server(FunnelSettings(places=funnel.places), SECRET)
+
+
 def test_lines_wait_for_a_directory_that_is_gone_for_a_while(funnel: Funnel) -> None:
     node = funnel.node()
     away = funnel.directory.with_name("away")
@@ -248,9 +296,10 @@ def test_lines_wait_for_a_directory_that_is_gone_for_a_while(funnel: Funnel) -> 
     assert funnel.launcher() == "while it was gone\n"
 
 
-def test_strangers_are_refused_with_one_line_each_and_disturb_nobody(funnel: Funnel) -> None:
+def test_strangers_are_refused_with_one_line_each_and_disturb_nobody(funnel: Funnel, tmp_path: Path) -> None:
     node = funnel.node()
-    stranger = FunnelClient(("localhost", funnel.server.port), "another secret", "evil", LogLimits())
+    elsewhere = LogPlaces(app_log=str(tmp_path / "stranger.log"))
+    stranger = FunnelClient(("localhost", funnel.server.port), "another secret", "evil", elsewhere, LogLimits())
     stranger.start()
     stranger.write(Kind.APP, 0, b"forged\n")
     until(lambda: "not signed with the secret" in funnel.launcher(), "the refusal")
@@ -331,7 +380,9 @@ time.sleep(600)
     assert launcher.stdout is not None
     port, writer = map(int, launcher.stdout.readline().split())
     descriptor = os.pidfd_open(writer)
-    client = FunnelClient(("localhost", port), "s", "other node", LogLimits())
+    client = FunnelClient(
+        ("localhost", port), "s", "other node", LogPlaces(app_log=str(tmp_path / "app.log")), LogLimits()
+    )
     client.start()
     client.write(Kind.APP, 0, b"0: step 1\n")
     until((tmp_path / "app_cycle0.log").exists, "the first line")
@@ -369,8 +420,9 @@ def test_a_node_killed_in_the_middle_of_its_lines_leaves_no_torn_line(funnel: Fu
     code = """
 import sys
 from nvrx_chain.launcher.funnel_client import FunnelClient
-from nvrx_chain.launcher.log_settings import Kind, LogLimits
-client = FunnelClient(("localhost", int(sys.argv[1])), sys.argv[2], "victim", LogLimits(flush_seconds=0.0))
+from nvrx_chain.launcher.log_settings import Kind, LogLimits, LogPlaces
+places = LogPlaces(app_log="/nowhere")
+client = FunnelClient(("localhost", int(sys.argv[1])), sys.argv[2], "victim", places, LogLimits(flush_seconds=0.0))
 client.start()
 number = 0
 while True:
@@ -411,7 +463,7 @@ def test_a_thousand_cycles_and_a_hundred_nodes_leave_nothing_open(funnel: Funnel
     for cycle in range(10, 1000):
         one(cycle)
     for number in range(100):
-        client = FunnelClient(("localhost", funnel.server.port), SECRET, f"short {number}", LogLimits())
+        client = FunnelClient(("localhost", funnel.server.port), SECRET, f"short {number}", funnel.places, LogLimits())
         client.start()
         client.write(Kind.LAUNCHER, 0, b"hello\n")
         assert client.close(PATIENCE_SECONDS)

@@ -119,7 +119,22 @@ def test_a_directory_that_cannot_be_written_to_costs_memory_and_neither_lines_no
     assert b"".join(frame.content for frame in take_all(backlog)) == b"".join(lines)
 
 
-@settings(deadline=None, max_examples=60)
+def test_a_file_that_cannot_be_read_any_more_costs_its_lines_and_none_of_the_later_ones(tmp_path: Path) -> None:
+    backlog = Backlog(limits(tmp_path, memory=LINES_BYTES))
+    for number in range(20):
+        backlog.add(Kind.APP, 0, b"%06d" % number + b"x" * 100_000 + b"\n")
+    backlog.gather()
+    os.ftruncate(backlog._spill._descriptor, 10)
+    early = take_all(backlog)
+    backlog.add(Kind.APP, 0, b"later\n")
+    backlog.gather()
+    late = take_all(backlog)
+    assert 1 <= len(early) <= 4
+    assert [frame.content for frame in late] == [b"later\n"]
+    backlog.close()
+
+
+@settings(deadline=None, max_examples=200)
 @given(st.lists(st.sampled_from(["add", "send", "acknowledge", "restart"]), max_size=120), st.integers(0, 2**32))
 def test_whatever_happens_every_line_arrives_once_and_in_order(steps: list[str], salt: int) -> None:
     backlog = Backlog(LogLimits(memory_bytes=2000, spill_bytes=10**9))
@@ -139,6 +154,7 @@ def test_whatever_happens_every_line_arrives_once_and_in_order(steps: list[str],
             backlog.acknowledge(len(arrived))
         elif step == "restart":
             backlog.restart(max(backlog.acknowledged, len(arrived) - salt % 3))
+    backlog.acknowledge(len(arrived))
     arrived += [frame for frame in take_all(backlog) if frame.seq > len(arrived)]
     assert [frame.content for frame in arrived] == written
     backlog.close()

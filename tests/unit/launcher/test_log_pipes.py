@@ -90,6 +90,15 @@ def test_lines_before_and_after_the_release_are_told_apart_to_the_byte(reader: P
     assert shelf.app(3) == b" 1: line\n 1: step 1\n"
 
 
+def test_a_cold_worker_is_its_rank_from_the_first_byte_on(reader: PipeReader, shelf: Shelf) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"before the reader came\n")
+    tap = reader.attach(reading, rank=(2, 0, 1))
+    os.close(writing)
+    assert tap.wait(PATIENCE_SECONDS)
+    assert shelf.lines == {(Kind.APP, 2): b"0: before the reader came\n"}
+
+
 def test_a_worker_that_was_never_released_is_in_the_launcher_log(reader: PipeReader, shelf: Shelf) -> None:
     reading, writing = os.pipe()
     tap = reader.attach(reading)

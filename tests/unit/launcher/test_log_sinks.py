@@ -147,6 +147,15 @@ def test_lines_that_could_not_be_written_are_counted_where_they_are_missing(dire
     assert not sink.close(1.0)
 
 
+def test_a_log_that_cannot_be_written_to_does_not_fill_itself_with_complaints(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = DirectSink(LogPlaces(launcher_log=str(directory / "gone" / "l")), stall_seconds=0)
+    for _ in range(100):
+        sink.write(Kind.LAUNCHER, 0, b"a complaint that came back\n")
+    assert len(caplog.records) == 2
+
+
 def test_a_sink_that_is_told_to_hurry_waits_no_longer(directory: Path) -> None:
     sink = DirectSink(LogPlaces(app_log=str(directory / "gone" / "app.log")), stall_seconds=600)
     thread = threading.Thread(target=sink.write, args=(Kind.APP, 0, b"a\n"))
