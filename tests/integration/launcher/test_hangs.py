@@ -13,7 +13,7 @@ import pytest
 from nvrx_chain.launcher import client
 from nvrx_chain.launcher.deadlines import Silence
 from nvrx_chain.launcher.hang_limits import HangLimits, hang_limits
-from nvrx_chain.launcher.monitor import Hung, Marked
+from nvrx_chain.launcher.signs import Hung, Marked
 from tests.rank_lab import PATIENCE_SECONDS, eventually, lab, line
 
 pytestmark = pytest.mark.integration

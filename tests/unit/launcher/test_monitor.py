@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvrx_chain.launcher.hang_limits import HangLimits, hang_limits
-from nvrx_chain.launcher.monitor import Action, Asked, Hung, Marked
+from nvrx_chain.launcher.signs import Action, Asked, Hung, Marked
 from tests.rank_lab import PATIENCE_SECONDS, Voice, eventually, lab, line
 
 LATE_SECONDS = 0.05
