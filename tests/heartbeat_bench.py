@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 from nvrx_chain.launcher.hang_limits import hang_limits
 from nvrx_chain.launcher.monitor import Monitor
 from nvrx_chain.launcher.signs import Hung, Sign
 
+ROOT = Path(__file__).parents[1]
 RANKS = 64
 PER_SECOND = 100
 PROCESSES = 4
