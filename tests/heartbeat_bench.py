@@ -1,6 +1,6 @@
 """What heartbeats cost: one call in a rank, and the monitor of a node whose 64 ranks send 100 each second.
 
-Run as `python tests/heartbeat_bench.py [SECONDS]`; prints one line for each.
+Run as `python -m tests.heartbeat_bench [SECONDS]`; prints one line for each.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+from nvrx_chain.launcher.hang_limits import hang_limits
+from nvrx_chain.launcher.monitor import Monitor
+from nvrx_chain.launcher.signs import Hung, Sign
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from nvrx_chain.launcher.hang_limits import hang_limits  # noqa: E402
-from nvrx_chain.launcher.monitor import Hung, Monitor, Sign  # noqa: E402
-
 RANKS = 64
 PER_SECOND = 100
 PROCESSES = 4

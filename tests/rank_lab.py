@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from nvrx_chain.launcher.hang_limits import HangLimits
 from nvrx_chain.launcher.mailbox import Mailbox
-from nvrx_chain.launcher.monitor import Monitor, Sign
+from nvrx_chain.launcher.monitor import Monitor
+from nvrx_chain.launcher.signs import Sign
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 20.0

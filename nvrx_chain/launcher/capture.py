@@ -25,7 +25,7 @@ from pathlib import Path
 
 from nvrx_chain.errors import UsageError
 from nvrx_chain.launcher.client import DUMP_SIGNAL
-from nvrx_chain.launcher.monitor import DumpFile
+from nvrx_chain.launcher.signs import DumpFile
 from nvrx_chain.launcher.stack_files import write_stacks
 
 DEFAULT_SECONDS = 5.0

@@ -18,6 +18,7 @@ error.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -40,6 +41,7 @@ MAX_BACKLOG = 256 * 1024
 MAX_NAME = 100
 MAX_NAMES = 1000
 ANSWER_SECONDS = 5.0
+FINISH_SECONDS = 1.0
 
 # A script may have made SIGPIPE deadly again.
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -211,6 +213,7 @@ class _Rank:
                 _complain(f"{path}: {error.strerror or error}")
                 return False
             self._socket = connection
+            atexit.register(self.finish)
             write_stacks_on_signal(path)
         return True
 
@@ -241,10 +244,23 @@ class _Rank:
                 self._open.clear()
                 self._send(_END_ALL)
 
+    def finish(self) -> None:
+        """At the end of the process: let the last words out, within FINISH_SECONDS."""
+        deadline = time.monotonic() + FINISH_SECONDS
+        connection, poll = self._socket, select.poll()
+        if connection is None or not self._backlog:
+            return
+        poll.register(connection.fileno(), select.POLLOUT)
+        while (left := deadline - time.monotonic()) > 0 and poll.poll(left * 1000):
+            with self._lock:
+                if self._socket is not connection or not self._flush_some(connection):
+                    return
+
     def abandon(self) -> None:
         """In a forked child: the connection stays the parent's."""
-        if self._socket is not None:
-            self._socket.close()
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
 
     def _named(self, do: str, name: str) -> bytes:
         line = self._lines.get((do, name))

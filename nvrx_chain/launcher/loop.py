@@ -19,8 +19,6 @@ from nvrx_chain.launcher.capture import Captured, CaptureSettings, start_capture
 from nvrx_chain.launcher.events import Cause, Ended, Filled, Hosted, Opened
 from nvrx_chain.launcher.guest import HostSilent
 from nvrx_chain.launcher.job import Job
-from nvrx_chain.launcher.monitor import Action as Request
-from nvrx_chain.launcher.monitor import Asked, Hung, Marked
 from nvrx_chain.launcher.node import (
     Action,
     Actions,
@@ -42,6 +40,8 @@ from nvrx_chain.launcher.pool import AllStopped, Happened, Unkillable
 from nvrx_chain.launcher.rank_words import COMMITTED
 from nvrx_chain.launcher.ranks import Ranks
 from nvrx_chain.launcher.reasons import Reason
+from nvrx_chain.launcher.signs import Action as Request
+from nvrx_chain.launcher.signs import Asked, Hung, Marked
 from nvrx_chain.launcher.talk import Excluded, Refused, Welcome
 from nvrx_chain.launcher.timeline import Timeline
 

@@ -7,7 +7,6 @@ All methods may be called from any thread and do not wait. Touches: unix sockets
 from __future__ import annotations
 
 import contextlib
-import enum
 import logging
 import os
 import selectors
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvrx_chain.launcher.deadlines import OpenSection, RankDeadlines, Silence
+from nvrx_chain.launcher.deadlines import RankDeadlines
 from nvrx_chain.launcher.durations import Durations, calculated
 from nvrx_chain.launcher.hang_limits import HangLimits
 from nvrx_chain.launcher.rank_sockets import CLOSED, MAX_CONNECTIONS, RankConnection, RankSockets, accept
@@ -43,6 +42,7 @@ from nvrx_chain.launcher.rank_words import (
     render_refused,
     render_timeouts,
 )
+from nvrx_chain.launcher.signs import Action, Asked, DumpFile, Hung, Marked, Sign
 
 log = logging.getLogger(__name__)
 
@@ -50,74 +50,6 @@ OVERSLEPT_SECONDS = 1.0
 """A monitor that wakes so late was itself frozen, and its ranks were not heard meanwhile."""
 CATCH_UP_SECONDS = 0.5
 """How long it then listens before it judges anybody."""
-
-
-class Action(enum.Enum):
-    """What a rank may ask of the launcher."""
-
-    STOP_RESTARTING = "stop_restarting"
-    EXCLUDE_THIS_NODE = "exclude_this_node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hung:
-    """A rank has been silent for longer than a rule allows. Said once for each process."""
-
-    cycle: int
-    local_rank: int
-    what: Silence
-    limit_seconds: float
-    silent_seconds: float
-    section: str = ""
-    open_sections: tuple[OpenSection, ...] = ()
-
-    @property
-    def wants_capture(self) -> bool:
-        """Whether the stacks of the ranks of this node are worth having."""
-        return self.what is Silence.SECTION
-
-    @property
-    def detail(self) -> str:
-        """For people."""
-        what = f"section {self.section}" if self.section else self.what.value.replace("_", " ")
-        text = f"{what}: silent for {self.silent_seconds:.2f} s, limit {self.limit_seconds:g} s"
-        inside = ", ".join(f"{one.name} {one.seconds:.2f} s" for one in self.open_sections[:10])
-        return f"{text}; in {inside}" if inside else text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A rank asked for something, and was told that it was heard."""
-
-    cycle: int
-    local_rank: int
-    action: Action
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
-    """A rank reached a point of the recovery timeline. Of `committed` the first one of each process is told."""
-
-    cycle: int
-    local_rank: int
-    name: str
-    iteration: int | None
-    at: float
-    """Seconds since the epoch."""
-
-
-Sign = Hung | Asked | Marked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DumpFile:
-    """Where a process writes its stacks when it gets the dump signal. The descriptors are the receiver's to close."""
-
-    pid: int
-    process: int
-    """A pidfd."""
-    file: int
 
 
 @dataclass(slots=True, eq=False)

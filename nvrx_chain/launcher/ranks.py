@@ -13,10 +13,11 @@ from nvrx_chain.launcher.environment import World, round_environment
 from nvrx_chain.launcher.error_files import VARIABLE, ErrorFiles
 from nvrx_chain.launcher.events import Cause
 from nvrx_chain.launcher.log_pipes import Tap
-from nvrx_chain.launcher.monitor import DumpFile, Hung, Monitor
+from nvrx_chain.launcher.monitor import Monitor
 from nvrx_chain.launcher.node import StartWorkers
 from nvrx_chain.launcher.node_logs import NodeLogs
 from nvrx_chain.launcher.pool import Happened, Pool, PoolSettings, RankEnded
+from nvrx_chain.launcher.signs import DumpFile, Hung
 from nvrx_chain.launcher.workers import Worker
 
 

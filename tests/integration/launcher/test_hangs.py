@@ -13,7 +13,7 @@ import pytest
 from nvrx_chain.launcher import client
 from nvrx_chain.launcher.deadlines import Silence
 from nvrx_chain.launcher.hang_limits import HangLimits, hang_limits
-from nvrx_chain.launcher.monitor import Hung, Marked
+from nvrx_chain.launcher.signs import Hung, Marked
 from tests.rank_lab import PATIENCE_SECONDS, eventually, lab, line
 
 pytestmark = pytest.mark.integration
@@ -54,7 +54,7 @@ def test_a_rank_that_is_stopped_is_found_by_its_heartbeats() -> None:
 def test_an_outer_section_that_expires_is_found_while_the_inner_ones_are_young() -> None:
     with lab(hang_limits(sections="outer:0.4,inner:30")) as place:
         rank = place.run(
-            "client.start_section('outer'); print(time.monotonic())\n"
+            "at = time.monotonic(); client.start_section('outer'); print(at)\n"
             "while True:\n  with client.section('inner'): time.sleep(0.02)"
         )
         entered = float(line(rank))
@@ -226,3 +226,15 @@ def test_words_of_many_threads_do_not_mix() -> None:
         assert not rules._open
         _, errors = rank.communicate("\n", timeout=PATIENCE_SECONDS)
         assert errors == ""
+
+
+def test_a_rank_that_never_stops_talking_does_not_delay_the_detection_of_another() -> None:
+    with lab(hang_limits(sections="step:0.5"), 2) as place:
+        loud = place.run("client.committed(1)\nwhile True: client.heartbeat()", 0)
+        place.await_sign(Marked)
+        quiet = place.run("client.start_section('step'); " + HANG, 1)
+        entered = float(line(quiet))
+        hung = place.await_sign(Hung)
+        assert time.monotonic() - entered <= 0.5 + LATE_SECONDS
+        assert hung.local_rank == 1
+        assert loud.poll() is None

@@ -273,11 +273,11 @@ def test_a_parked_worker_that_never_heard_of_the_client_has_a_handler(tmp_path: 
         "def my_loop():\n  print('in'); time.sleep(1000)\nmy_loop()\n"
     )
     with lab(HangLimits()) as place:
-        worker = workers.park(sys.executable, [], os.environ, 0)
+        worker = workers.park(sys.executable, [], os.environ, 0, capture_output=True)
         try:
-            eventually(lambda: workers.hear(worker) is None and worker.ready, "it does not get ready")
             entry = workers.EntryPoint(argv=(str(script),), python=sys.executable)
-            assert workers.release(worker, entry, place.environments[0], [])
+            worker.release(entry, place.environments[0], ())
+            assert worker.output is not None
             assert os.read(worker.output, 2) == b"in"
             await_handlers(place)
             target = Target(local_rank=0, rank=0, pid=worker.pid, process=worker.descriptor)
@@ -286,5 +286,6 @@ def test_a_parked_worker_that_never_heard_of_the_client_has_a_handler(tmp_path: 
             assert "my_loop" in stacks.path.read_text()
         finally:
             worker.signal_group(signal.SIGKILL)
+            eventually(worker.has_ended, "it does not end")
             worker.reap()
-            os.close(worker.output)
+            os.close(worker.output or -1)

@@ -14,8 +14,8 @@ import pytest
 
 from nvrx_chain.launcher import client
 from nvrx_chain.launcher.hang_limits import HangLimits
-from nvrx_chain.launcher.monitor import Asked, Marked
 from nvrx_chain.launcher.rank_words import ACTIONS, MARKS, SOCKET_VARIABLE
+from nvrx_chain.launcher.signs import Asked, Marked
 from tests.rank_lab import PATIENCE_SECONDS, ROOT, eventually, go, lab, line
 
 CLIENT = ROOT / "nvrx_chain" / "launcher" / "client.py"

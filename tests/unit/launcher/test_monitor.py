@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvrx_chain.launcher.hang_limits import HangLimits, hang_limits
-from nvrx_chain.launcher.monitor import Action, Asked, Hung, Marked
+from nvrx_chain.launcher.signs import Action, Asked, Hung, Marked
 from tests.rank_lab import PATIENCE_SECONDS, Voice, eventually, lab, line
 
 LATE_SECONDS = 0.05
@@ -76,6 +78,27 @@ def test_nonsense_ends_its_own_connection_only(nonsense: bytes) -> None:
         assert place.await_sign(Marked).local_rank == 1
         place.voice().say(b'{"do":"committed","iteration":4}\n')
         assert place.await_sign(Marked).iteration == 4
+
+
+def test_descriptors_that_are_handed_over_for_nothing_are_closed() -> None:
+    with lab(HangLimits()) as place:
+        files = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+        try:
+            held = len(os.listdir("/proc/self/fd"))
+            for first in (b'{"do":"hello"}\n', b'{"do":"dump"}\n', b"nonsense\n", b'{"do":"ask'):
+                voice = place.voice(hello=False)
+                socket.send_fds(voice.socket, [first], files)
+                with contextlib.suppress(BrokenPipeError):  # nonsense may have ended it already
+                    socket.send_fds(voice.socket, [b'{"do":"calculate"}\n'], files)
+                    voice.socket.shutdown(socket.SHUT_WR)
+                while not voice.was_ended():
+                    pass
+                voice.socket.close()
+            # The file of the dump and its process are kept, for a capture.
+            eventually(lambda: len(os.listdir("/proc/self/fd")) == held + 2, "a descriptor is kept")
+        finally:
+            for file in files:
+                os.close(file)
 
 
 def test_a_torn_word_is_dropped_and_a_word_in_pieces_is_heard() -> None:
