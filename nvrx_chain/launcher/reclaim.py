@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.errors import NvrxError, UsageError
-from nvrx_chain.launcher.gpus import GpuLibrary, GpuMemory, NvmlAbsent
+from nvrx_chain.launcher.gpu_facts import GpuLibrary, GpuMemory, NvmlAbsent
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from nvrx_chain.errors import UsageError
-from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpu_facts import GpuDomain, GpuMemory, GpuState, NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.reclaim import (
     Reclaim,
     Reclaimed,
