@@ -7,8 +7,9 @@ from pathlib import Path
 
 REPORT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
-LIMITS, WATCHER, SOAK, WATCHER_SOAK = "Limits of a chain", "Limits of the watcher", "Soak", "Soak of the watcher"
-ORDER = (LIMITS, WATCHER, SOAK, WATCHER_SOAK)
+LIMITS, LAUNCHER, WATCHER = "Limits of a chain", "Limits of the launcher", "Limits of the watcher"
+SOAK, WATCHER_SOAK = "Soak", "Soak of the watcher"
+ORDER = (LIMITS, LAUNCHER, WATCHER, SOAK, WATCHER_SOAK)
 
 TITLE = """\
 # Benchmarks

@@ -20,7 +20,7 @@ from nvrx_chain.errors import DemoError
 from nvrx_chain.records.manifest import LauncherKind
 
 SCENARIOS = {scenario.name: scenario for scenario in (HAND_OFF, NO_RESTART, WALLTIME)}
-_LAUNCHERS = (LauncherKind.FT_LAUNCHER, LauncherKind.TORCHRUN)
+_LAUNCHERS = (LauncherKind.NVRX, LauncherKind.FT_LAUNCHER, LauncherKind.TORCHRUN)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

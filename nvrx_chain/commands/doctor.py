@@ -29,7 +29,7 @@ from nvrx_chain.slurm.client_kind import SlurmClientKind
 from nvrx_chain.slurm.user import user_name
 
 ANY_NODE = "any"
-_LAUNCHERS = tuple(kind.value for kind in (LauncherKind.FT_LAUNCHER, LauncherKind.TORCHRUN))
+_LAUNCHERS = tuple(kind.value for kind in (LauncherKind.NVRX, LauncherKind.FT_LAUNCHER, LauncherKind.TORCHRUN))
 _COLOURS = {Grade.OK: None, Grade.UNKNOWN: "cyan", Grade.WARN: "yellow", Grade.BAD: "red"}
 
 

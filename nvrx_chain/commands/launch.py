@@ -60,7 +60,11 @@ def launch(**flags: Any) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     from nvrx_chain.launcher.launch import run_launch
 
-    sys.exit(run_launch(settings, os.environ))
+    code = run_launch(settings, os.environ)
+    logging.shutdown()
+    sys.stdout.flush()
+    # Threads that wait in the store's client would abort an interpreter that ends in order, and it takes its time.
+    os._exit(code)
 
 
 def _settings(flags: dict[str, Any]) -> LaunchSettings:

@@ -9,10 +9,11 @@ import msgspec
 
 from nvrx_chain.doctor.facts import Launcher
 from nvrx_chain.errors import Unobserved
-from nvrx_chain.launchers import ft_launcher, torchrun
+from nvrx_chain.launchers import ft_launcher, nvrx, torchrun
 from nvrx_chain.submit.children import ask_child
 
 _WANTED = {
+    "nvrx": (nvrx.LAUNCHER, "nvrx-chain"),
     "ft_launcher": (ft_launcher.MODULE, "nvidia-resiliency-ext"),
     "torchrun": (torchrun.MODULE, "torch"),
 }

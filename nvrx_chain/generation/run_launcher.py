@@ -79,6 +79,7 @@ def _build_seat(
         rendezvous_host=rendezvous.rendezvous_host,
         rendezvous_port=rendezvous.rendezvous_port,
         nonce=rendezvous.nonce,
+        secret=rendezvous.secret,
         node_rank=_node_rank(manifest, identity, rendezvous.members, index),
         cycle_info_dir=str(board.directory.cycle_infos),
         application_log=str(_application_log(board, manifest, identity, node)),

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nvrx_chain.launcher.choose import Close, Impossible, RoundView, Wait, decide_round
+from nvrx_chain.launcher.choose import Close, Impossible, RoundView, Wait, assign, decide_round
 from nvrx_chain.launcher.events import Cause, Ended, Event, Filled, JobState, Opened
 from nvrx_chain.launcher.members import Member, Spec, Standing
 from nvrx_chain.launcher.reasons import Reason, exit_code
+from nvrx_chain.launcher.verdict import Attendance, ExcludedTask
 
 
 @dataclass(slots=True)
@@ -99,6 +100,30 @@ class Coordinator:
             if known.member.group == group and known.standing is Standing.LIVE:
                 known.standing, known.lost_how = Standing.EXCLUDED, why
 
+    def exclude_suspect(self, agent_ids: Iterable[str], why: str) -> str | None:
+        """Exclude the array task that most of these launchers belong to, the earliest of equals, and which it was.
+
+        None, and nothing is done, where the others could not fill a round without it, and for the host's own task:
+        the job would end with it.
+        """
+        groups = [self._known[agent_id].member.group for agent_id in agent_ids if agent_id in self._known]
+        if not groups:
+            return None
+        group = max(dict.fromkeys(groups), key=groups.count)
+        host = self._known.get(self._by)
+        if group in self._excluded or (host is not None and host.member.group == group):
+            return None
+        rest = [member for member in self.live() if member.group != group]
+        if assign(rest, self.state.previous, self._spec) is None:
+            return None
+        self.exclude(group, why)
+        return group
+
+    def end(self, reason: Reason, detail: str, at: float, *, by: str | None = None) -> Ended:
+        """The event that ends the job for everybody."""
+        code = exit_code(reason, self._limits.no_restart_exit_code)
+        return Ended(reason=reason, exit_code=code, by=self._by if by is None else by, detail=detail, at=at)
+
     def heard(self, event: Event, now: float) -> None:
         """Take in an event of the control store."""
         before = self.state
@@ -115,6 +140,19 @@ class Coordinator:
         """The excluded groups, each with why."""
         return dict(self._excluded)
 
+    def attendance(self) -> Attendance:
+        """Who is here, and who is kept out."""
+        nodes: dict[str, dict[str, None]] = {group: {} for group in self._excluded}
+        for known in self._known.values():
+            if known.member.group in nodes:
+                nodes[known.member.group][known.member.address] = None
+        return Attendance(
+            members={member.agent_id: member for member in self.live()},
+            excluded=tuple(
+                ExcludedTask(group=group, nodes=tuple(nodes[group]), why=why) for group, why in self._excluded.items()
+            ),
+        )
+
     def next_step(self, now: float, at: float) -> Step:
         """What has to happen now; `at` is the wall clock for events (seconds since the epoch)."""
         state = self.state
@@ -129,7 +167,7 @@ class Coordinator:
     def _fill(self, now: float, at: float) -> Step:
         if self.state.round > self._limits.max_restarts:
             detail = f"{self._limits.max_restarts} restarts are spent"
-            return Step(event=self._end(Reason.BUDGET_SPENT, detail, at))
+            return Step(event=self.end(Reason.BUDGET_SPENT, detail, at))
         live = [known for known in self._known.values() if known.standing is Standing.LIVE]
         joined = [known.member for known in live if known.joined_round >= self.state.round]
         previous = self.state.previous
@@ -150,7 +188,7 @@ class Coordinator:
         )
         decision = decide_round(view, self._spec)
         if isinstance(decision, Impossible):
-            return Step(event=self._end(Reason.NOT_ENOUGH_NODES, decision.reason, at))
+            return Step(event=self.end(Reason.NOT_ENOUGH_NODES, decision.reason, at))
         if isinstance(decision, Close):
             active = tuple(member.agent_id for member in decision.assignment.active)
             return Step(event=Filled(round=self.state.round, active=active, at=at))
@@ -167,12 +205,8 @@ class Coordinator:
         if gone:
             return Step(event=Opened(round=filled.round + 1, cause=_cause_of(gone), at=at))
         if all(known.done_round >= filled.round for known in active):
-            return Step(event=self._end(Reason.SUCCESS, "all workers ended with 0", at))
+            return Step(event=self.end(Reason.SUCCESS, "all workers ended with 0", at))
         return Step(reason="training")
-
-    def _end(self, reason: Reason, detail: str, at: float) -> Ended:
-        code = exit_code(reason, self._limits.no_restart_exit_code)
-        return Ended(reason=reason, exit_code=code, by=self._by, detail=detail, at=at)
 
 
 def _cause_of(gone: Iterable[Known]) -> Cause:

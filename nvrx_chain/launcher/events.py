@@ -25,6 +25,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int | None = None
     exit_code: int | None = None
     """Of the rank; negative is the number of the signal that ended it."""
+    section: str = ""
+    """That a rank which hung was in."""
+    error_file: str = ""
+    """Where the rank wrote its exception, on its node."""
     detail: str = ""
 
 

@@ -64,6 +64,7 @@ class Guest:
         self._connect_seconds = connect_seconds
         self._loop = asyncio.new_event_loop()
         self._stream: SealedStream | None = None
+        self._early: list[GuestWord] | None = []
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
@@ -83,6 +84,10 @@ class Guest:
         self._thread.join(LAST_WORD_SECONDS)
 
     def _send(self, word: GuestWord) -> None:
+        if self._early is not None and not isinstance(word, Bye):
+            # Not taken in yet: an order to end the job must not get lost on the way in.
+            self._early.append(word)
+            return
         if self._stream is None:
             return
         self._stream.send(msgspec.json.encode(word))
@@ -137,9 +142,16 @@ class Guest:
             word: HostWord = parse_host_word(line)
             if isinstance(word, Refused):
                 return word
+            if isinstance(word, Welcome):
+                self._flush_early()
             if isinstance(word, Welcome | Excluded):
                 self._post(word)
         return None
+
+    def _flush_early(self) -> None:
+        early, self._early = self._early, None
+        for word in early or ():
+            self._send(word)
 
     async def _beat(self, stream: SealedStream) -> None:
         while True:

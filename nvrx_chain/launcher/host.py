@@ -12,15 +12,15 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from nvrx_chain.errors import RecordError
 from nvrx_chain.launcher.coordinator import Coordinator
-from nvrx_chain.launcher.events import Ended, Event, JobState, Opened
+from nvrx_chain.launcher.events import Ended, Event, Filled, JobState, Opened
 from nvrx_chain.launcher.members import Standing
+from nvrx_chain.launcher.reasons import Reason
 from nvrx_chain.launcher.sealed import GREETING_SECONDS, SealedStream
 from nvrx_chain.launcher.store import ControlStore, HostLost
 from nvrx_chain.launcher.talk import (
@@ -33,10 +33,12 @@ from nvrx_chain.launcher.talk import (
     Hello,
     Join,
     Refused,
+    Stop,
     Stopping,
     Welcome,
     parse_guest_word,
 )
+from nvrx_chain.launcher.verdict import Attendance, Exclusion, Judge, Keeper
 from nvrx_chain.launcher.wire import BadLine
 
 log = logging.getLogger(__name__)
@@ -48,15 +50,12 @@ KEPT_ROUNDS = 3
 """Events of so many rounds are kept for launchers that read late."""
 START_SECONDS = 10.0
 
-Judge = Callable[[Opened, JobState], Ended | None]
-"""Asked once about each opened round before it is filled: whether the job ends instead. May take a moment."""
-
 
 @dataclass(slots=True)
 class _Guest:
     agent_id: str
+    group: str
     stream: SealedStream
-    group: str = ""
     read: int = 0
 
 
@@ -81,6 +80,7 @@ class CoordinatorHost:
         world: str,
         liveness_seconds: float,
         judge: Judge,
+        keeper: Keeper | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._store = store
@@ -89,6 +89,7 @@ class CoordinatorHost:
         self._world = world
         self._liveness = liveness_seconds
         self._judge = judge
+        self._keeper = keeper
         self._loop = asyncio.new_event_loop()
         self._guests: dict[str, _Guest] = {}
         self._strangers = 0
@@ -96,6 +97,8 @@ class CoordinatorHost:
         self._written = -1
         self._judging = False
         self._judged_round = -1
+        self._is_noting = False
+        self._wanted_end: Ended | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._all_gone = threading.Event()
         self.port = 0
@@ -115,13 +118,22 @@ class CoordinatorHost:
         """As `Coordinator.exclude`, from another thread."""
         self._loop.call_soon_threadsafe(self._take_exclusion, group, why)
 
-    def _take_exclusion(self, group: str, why: str) -> None:
-        self._coordinator.exclude(group, why)
-        self._tell_excluded(group)
+    def end(self, reason: Reason, detail: str) -> None:
+        """End the job for everybody, from another thread. Whoever came first counts."""
+        self._loop.call_soon_threadsafe(self._want_end, reason, detail, None)
+
+    def _want_end(self, reason: Reason, detail: str, by: str | None) -> None:
+        if self._wanted_end is None:
+            self._wanted_end = self._coordinator.end(reason, detail, time.time(), by=by)
         self._drive()
 
-    def _tell_excluded(self, group: str) -> None:
-        why = self._coordinator.excluded[group]
+    def _take_exclusion(self, group: str, why: str) -> None:
+        self._coordinator.exclude(group, why)
+        self._tell_excluded(group, why)
+        self._drive()
+
+    def _tell_excluded(self, group: str, why: str) -> None:
+        """Send the launchers of an excluded task away: they would wait for a seat to the end, and hold their nodes."""
         for guest in self._guests.values():
             if guest.group == group:
                 guest.stream.send(msgspec.json.encode(Excluded(why=why)))
@@ -151,6 +163,8 @@ class CoordinatorHost:
         if self._coordinator.state.round != before:
             self._log.begins.append(number)
             self._forget_old()
+        if self._keeper is not None:
+            self._keeper.heard(event)
         self._note_departure()
         self._drive()
 
@@ -171,14 +185,40 @@ class CoordinatorHost:
             self._timer.cancel()
             self._timer = None
         # What was written is heard in a moment, in its place among what others wrote.
-        if self._written >= self._log.next or self._is_judging():
+        if self._written >= self._log.next or self._is_noting or self._is_judging():
+            return
+        if self._wanted_end is not None and self._coordinator.state.ended is None:
+            self._announce(self._wanted_end)
             return
         step = self._coordinator.next_step(time.monotonic(), time.time())
         if step.event is not None:
-            self._written, _ = self._store.append(step.event, self._log.next)
+            self._announce(step.event)
         elif step.until is not None:
             delay = max(0.0, step.until - time.monotonic())
             self._timer = self._loop.call_later(delay, self._drive)
+
+    def _announce(self, event: Event) -> None:
+        """Write an event into the store, and before that into the records what must outlive this process."""
+        if self._keeper is None or isinstance(event, Opened):
+            self._written, _ = self._store.append(event, self._log.next)
+            return
+        self._is_noting = True
+        attendance = self._coordinator.attendance()
+        threading.Thread(target=self._note, args=(self._keeper, event, attendance), name="note", daemon=True).start()
+
+    def _note(self, keeper: Keeper, event: Filled | Ended, attendance: Attendance) -> None:
+        try:
+            keeper.before(event, attendance)
+        except Exception:  # records that cannot be kept must not stop the job
+            log.exception("writing down %s failed, it goes on", type(event).__name__)
+        self._loop.call_soon_threadsafe(self._publish, event)
+
+    def _publish(self, event: Filled | Ended) -> None:
+        self._is_noting = False
+        state = self._coordinator.state
+        if state.ended is None and (isinstance(event, Ended) or event.round == state.round):
+            self._written, _ = self._store.append(event, self._log.next)
+        self._drive()
 
     def _is_judging(self) -> bool:
         """Whether the verdict about this round is still awaited; asks for it when it was not yet."""
@@ -193,17 +233,23 @@ class CoordinatorHost:
         return True
 
     def _ask_judge(self, opened: Opened, state: JobState) -> None:
-        verdict: Ended | None = None
+        verdict: Ended | Exclusion | None = None
         try:
             verdict = self._judge(opened, state)
         except Exception:  # a verdict that cannot be had must not stop the restart
             log.exception("judging round %s failed, it goes on", opened.round)
         self._loop.call_soon_threadsafe(self._take_verdict, verdict)
 
-    def _take_verdict(self, verdict: Ended | None) -> None:
+    def _take_verdict(self, verdict: Ended | Exclusion | None) -> None:
         self._judging = False
-        if verdict is not None and self._coordinator.state.ended is None:
-            self._written, _ = self._store.append(verdict, self._log.next)
+        if isinstance(verdict, Exclusion):
+            group = self._coordinator.exclude_suspect(verdict.agent_ids, verdict.why)
+            if group is not None:
+                log.warning("an array task is excluded group=%s reason=%s", group, verdict.why)
+                self._tell_excluded(group, verdict.why)
+            verdict = verdict.otherwise if group is None else None
+        if verdict is not None and self._wanted_end is None:
+            self._wanted_end = verdict
         self._drive()
 
     def _note_departure(self) -> None:
@@ -246,7 +292,7 @@ class CoordinatorHost:
             await stream.drain(GREETING_SECONDS)
             return None
         member = word.member
-        guest = _Guest(agent_id=member.agent_id, stream=stream, group=member.group, read=self._log.kept_from)
+        guest = _Guest(agent_id=member.agent_id, group=member.group, stream=stream, read=self._log.kept_from)
         self._guests[guest.agent_id] = guest
         stream.send(msgspec.json.encode(Welcome(read_from=self._log.kept_from)))
         return guest
@@ -285,7 +331,9 @@ class CoordinatorHost:
             self._coordinator.done(guest.agent_id, word.round)
         elif isinstance(word, Exclude):
             self._coordinator.exclude(guest.group, word.why)
-            self._tell_excluded(guest.group)
+            self._tell_excluded(guest.group, word.why)
+        elif isinstance(word, Stop):
+            self._want_end(word.reason, word.detail, guest.agent_id)
 
     async def _beat(self, stream: SealedStream) -> None:
         while True:

@@ -17,12 +17,13 @@ from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.coordinator import Coordinator, Limits
 from nvrx_chain.launcher.events import Cause, Ended, Event, Filled, Hosted, JobState, Opened
 from nvrx_chain.launcher.guest import Guest, HostSilent
-from nvrx_chain.launcher.host import CoordinatorHost, Judge
+from nvrx_chain.launcher.host import CoordinatorHost
 from nvrx_chain.launcher.mailbox import Mailbox
 from nvrx_chain.launcher.members import Member, Spec
-from nvrx_chain.launcher.reasons import Reason, exit_code
+from nvrx_chain.launcher.reasons import Reason
 from nvrx_chain.launcher.store import ControlStore, HostLost
-from nvrx_chain.launcher.talk import Done, Exclude, Excluded, Hello, Join, Refused, Stopping, Welcome
+from nvrx_chain.launcher.talk import Done, Exclude, Excluded, Hello, Join, Refused, Stop, Stopping, Welcome
+from nvrx_chain.launcher.verdict import Judge, Keeper
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +71,15 @@ class Job:
         self._host: CoordinatorHost | None = None
         self._guest: Guest | None = None
 
-    def connect(self, judge: Judge) -> None:
-        """Start the store and the coordinator where this is the host; join the others. Raises NvrxError."""
+    def connect(self, judge: Judge, keeper: Keeper | None = None) -> None:
+        """Start the store and the coordinator where this is the host; join the others. Raises NvrxError.
+
+        `judge` and `keeper` are asked on the host only.
+        """
         meeting = self.meeting
         if meeting.is_host:
             self._store = ControlStore.serve(meeting.port, meeting.run_id)
-            self._host = self._start_host(self._store, judge)
+            self._host = self._start_host(self._store, judge, keeper)
             self._store.put(_PRESENCE, str(self._host.port).encode())
             address = "localhost"
         else:
@@ -99,7 +103,7 @@ class Job:
         threading.Thread(target=self._write_announcements, name="announce", daemon=True).start()
         self._guest.start()
 
-    def _start_host(self, store: ControlStore, judge: Judge) -> CoordinatorHost:
+    def _start_host(self, store: ControlStore, judge: Judge, keeper: Keeper | None) -> CoordinatorHost:
         coordinator = Coordinator(
             self.spec,
             self.limits,
@@ -114,6 +118,7 @@ class Job:
             world=self._world,
             liveness_seconds=self.meeting.liveness_seconds,
             judge=judge,
+            keeper=keeper,
         )
         try:
             host.start()
@@ -158,9 +163,11 @@ class Job:
         self._announce(Hosted(round=round_number, address=self.member.address, port=port))
 
     def end(self, reason: Reason, detail: str) -> None:
-        """End the job for everybody. Whoever came first counts."""
-        code = exit_code(reason, self.limits.no_restart_exit_code)
-        self._announce(Ended(reason=reason, exit_code=code, by=self.member.agent_id, detail=detail, at=time.time()))
+        """Have the host end the job for everybody, this launcher included, which hears of it as of any event.
+
+        The host writes it down first, so that it outlives the host. Whoever came first counts.
+        """
+        self._require_guest().say(Stop(reason=reason, detail=detail))
 
     def _announce(self, event: Event) -> None:
         """Write an event, in a thread: a host that is silent must not hold up who has workers to end."""

@@ -47,6 +47,7 @@ def _park() -> dict[str, Any]:
             # A parked process must hold no GPU: memory, contexts and a reset would all meet it.
             say(failed=f"importing {' '.join(preload)} opened {target}")
             os._exit(1)
+    client = _load_client()
     say(ready=True)
     line = control.makefile("rb").readline()
     if not line:
@@ -58,7 +59,24 @@ def _park() -> dict[str, Any]:
     for name in order["unset"]:
         os.environ.pop(name, None)
     os.environ.update(order["set"])
+    if client.SOCKET_VARIABLE in os.environ:
+        # So that the stacks of a script can be had that never heard of the client.
+        client.write_stacks_on_signal(os.environ[client.SOCKET_VARIABLE])
     return order
+
+
+def _load_client() -> Any:
+    """The client of this very launcher, by its path: the interpreter may know no nvrx_chain, or another one."""
+    import importlib.util
+    import os
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "client.py")
+    spec = importlib.util.spec_from_file_location("_nvrx_chain_client", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _become(order: dict[str, Any]) -> dict[str, Any]:

@@ -201,7 +201,11 @@ class Pool:
 
     def _look_at_parked(self) -> None:
         for local_rank, worker in list(self._parked.items()):
+            before = worker.preload
             worker.hear()
+            if worker.preload is Preload.READY and before is not Preload.READY:
+                seconds = time.monotonic() - worker.started_at
+                log.info("a worker is parked local_rank=%s seconds=%.1f", local_rank, seconds)
             if worker.preload is Preload.FAILED or worker.has_ended():
                 del self._parked[local_rank]
                 self._give_up_warm(worker.why_failed or "it ended")

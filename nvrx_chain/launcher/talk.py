@@ -8,6 +8,7 @@ import msgspec
 
 from nvrx_chain.errors import RecordError
 from nvrx_chain.launcher.members import Member
+from nvrx_chain.launcher.reasons import Reason
 
 W = TypeVar("W")
 
@@ -45,6 +46,13 @@ class Exclude(msgspec.Struct, frozen=True, kw_only=True, tag="exclude"):
     why: str
 
 
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """The whole job has to end. The coordinator writes that down and tells everybody; the first one counts."""
+
+    reason: Reason
+    detail: str
+
+
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="bye"):
     """It leaves: its workers are gone."""
 
@@ -72,7 +80,7 @@ class Excluded(msgspec.Struct, frozen=True, kw_only=True, tag="excluded"):
     why: str
 
 
-GuestWord = Hello | Join | Stopping | Done | Exclude | Bye | Beat
+GuestWord = Hello | Join | Stopping | Done | Exclude | Stop | Bye | Beat
 HostWord = Welcome | Refused | Excluded | Beat
 
 _GUEST: msgspec.json.Decoder[GuestWord] = msgspec.json.Decoder(GuestWord)

@@ -24,6 +24,8 @@ class Seat:
     application_log: str
     run_directory: str
     checkpoint_iteration_file: str
+    secret: str = ""
+    """Proves a launcher to the others of its generation; from the rendezvous file, which nobody else can read."""
     segment_health_dir: str | None = None
     """Where NVRx's segment health check finds who is to be kept out; None when nobody ever is."""
 
@@ -54,7 +56,7 @@ def with_defaults(plan: LaunchPlan, defaults: Mapping[str, str], environ: Mappin
 
 def takes_hot_spares(kind: LauncherKind) -> bool:
     """Whether spares wait inside the rendezvous. With the others they wait at our gate and take over a free seat."""
-    return kind is LauncherKind.FT_LAUNCHER
+    return kind.is_fault_tolerant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

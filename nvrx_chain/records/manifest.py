@@ -15,9 +15,16 @@ from nvrx_chain.records.control import Record
 class LauncherKind(str, enum.Enum):
     """Who restarts the ranks inside an allocation."""
 
+    NVRX = "nvrx"
+    """`nvrx-chain launch`."""
     FT_LAUNCHER = "ft_launcher"
     TORCHRUN = "torchrun"
     COMMAND = "command"
+
+    @property
+    def is_fault_tolerant(self) -> bool:
+        """Whether it joins spares, writes cycle records, knows segments, checks its nodes and judges progress."""
+        return self in (LauncherKind.NVRX, LauncherKind.FT_LAUNCHER)
 
 
 class OnDrain(str, enum.Enum):

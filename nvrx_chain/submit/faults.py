@@ -50,19 +50,19 @@ def _refuse_impossible(
     launcher: LauncherKind, workload: str | None, *, demo: bool, inject: bool, failures: tuple[NodeFailure, ...]
 ) -> None:
     """Raise UsageError for what nobody would do: a rehearsal without its fault passes, and proves nothing."""
-    if demo and launcher is not LauncherKind.FT_LAUNCHER:
+    if demo and not launcher.is_fault_tolerant:
         raise UsageError(
-            "reading --no-restart-demo: only ft_launcher gives such a verdict", hint="use --launcher ft_launcher"
+            "reading --no-restart-demo: only nvrx and ft_launcher give such a verdict", hint="use --launcher nvrx"
         )
     if inject and workload is None:
         raise UsageError(
             "reading --fault-inject: mock-gpt and megatron-gpt inject faults of ranks, a program of yours does not",
             hint="use --workload, or switch it off: NVRX_FAULT_INJECT=0 NVRX_NO_RESTART_DEMO=0",
         )
-    if failures and launcher is not LauncherKind.FT_LAUNCHER and workload != "mock-gpt":
+    if failures and not launcher.is_fault_tolerant and workload != "mock-gpt":
         raise UsageError(
-            "reading --inject-gpu-failure: ft_launcher does that, and mock-gpt with any launcher",
-            hint="use --launcher ft_launcher, or switch it off: NVRX_INJECT_GPU_FAILURE=",
+            "reading --inject-gpu-failure: nvrx and ft_launcher do that, and mock-gpt with any launcher",
+            hint="use --launcher nvrx, or switch it off: NVRX_INJECT_GPU_FAILURE=",
         )
 
 
@@ -116,7 +116,7 @@ def fault_arguments(faults: Faults | None) -> tuple[str, ...]:
 
 def node_arguments(faults: Faults | None, launcher: LauncherKind) -> tuple[str, ...]:
     """What mock-gpt does to its node where the launcher does not do it."""
-    if faults is None or not faults.gpu_failures or launcher is LauncherKind.FT_LAUNCHER:
+    if faults is None or not faults.gpu_failures or launcher.is_fault_tolerant:
         return ()
     return (f"--inject-gpu-failure={','.join(faults.gpu_failures)}",)
 
@@ -124,11 +124,11 @@ def node_arguments(faults: Faults | None, launcher: LauncherKind) -> tuple[str, 
 def progress_arguments(settings: Settings, launcher: LauncherKind, faults: Faults | None) -> tuple[str, ...]:
     """After how many cycles without progress ft_launcher gives up, where that is said."""
     cycles = settings.optional_count("max-no-progress-cycles")
-    if launcher is not LauncherKind.FT_LAUNCHER:
+    if not launcher.is_fault_tolerant:
         if settings.by_key["max-no-progress-cycles"].origin == "flag":
             raise UsageError(
-                "reading --max-no-progress-cycles: only ft_launcher counts them",
-                hint="leave it out, or use --launcher ft_launcher",
+                "reading --max-no-progress-cycles: only nvrx and ft_launcher count them",
+                hint="leave it out, or use --launcher nvrx",
             )
         return ()
     if cycles is None:

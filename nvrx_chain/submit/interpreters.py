@@ -15,6 +15,7 @@ from nvrx_chain.submit.config import ChainConfig
 PROBE_TIMEOUT_SECONDS = 60.0
 _FT_LAUNCHER = "nvidia_resiliency_ext"
 NEEDS: dict[LauncherKind, tuple[str, ...]] = {
+    LauncherKind.NVRX: ("torch", "nvrx_chain"),
     LauncherKind.FT_LAUNCHER: ("torch", _FT_LAUNCHER),
     LauncherKind.TORCHRUN: ("torch",),
     LauncherKind.COMMAND: (),

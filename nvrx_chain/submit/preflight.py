@@ -68,7 +68,7 @@ def check_segment(config: ChainConfig, facts: SubmitFacts) -> Iterator[Problem]:
             f"{nodes} training nodes do not divide into segments of {segment}",
             "choose --train-tasks x --nodes-per-task as a multiple of --segment",
         )
-    if config.launcher.kind is not LauncherKind.FT_LAUNCHER:
+    if not config.launcher.kind.is_fault_tolerant:
         yield warning(f"{config.launcher.kind.value} knows no segments", "--segment has no effect with it")
 
 

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from nvrx_chain.launcher.coordinator import Limits
-from nvrx_chain.launcher.events import Cause, Hosted
+from nvrx_chain.launcher.events import Cause, Ended, Event, Filled, Hosted, JobState, Opened
 from nvrx_chain.launcher.guest import HostSilent
 from nvrx_chain.launcher.job import Job, Meeting, new_agent_id
 from nvrx_chain.launcher.members import Member, Spec
 from nvrx_chain.launcher.reasons import Reason
-from nvrx_chain.launcher.talk import Excluded, Refused
+from nvrx_chain.launcher.talk import Excluded
+from nvrx_chain.launcher.verdict import Attendance, Exclusion, Judge, Keeper
 
 PATIENCE_SECONDS = 30.0
 
@@ -35,6 +36,8 @@ class Crowd:
         self.port = free_port()
         self.liveness_seconds = liveness_seconds
         self.jobs: dict[int, Job] = {}
+        self.judge: Judge = lambda opened, state: None
+        self.keeper: Keeper | None = None
         self.news: dict[int, list[object]] = {}
 
     def arrive(self, index: int, *, secret: str = "s", procs_per_node: int = 1) -> Job:
@@ -49,7 +52,7 @@ class Crowd:
         )
         member = Member(agent_id=new_agent_id(index), infra_rank=index, group=f"t{index}", address=f"node{index}")
         job = Job(meeting, self.spec, self.limits, member, procs_per_node=procs_per_node)
-        job.connect(judge=lambda opened, state: None)
+        job.connect(judge=self.judge, keeper=self.keeper)
         self.jobs[index] = job
         self.news[index] = []
         return job
@@ -85,8 +88,11 @@ class Crowd:
 
 
 @contextmanager
-def crowd(count: int, spec: Spec, **options: float) -> Iterator[Crowd]:
+def crowd(
+    count: int, spec: Spec, *, judge: Judge | None = None, keeper: Keeper | None = None, **options: float
+) -> Iterator[Crowd]:
     found = Crowd(spec, **options)  # type: ignore[arg-type]
+    found.judge, found.keeper = judge or found.judge, keeper
     for index in range(count):
         found.arrive(index)
     found.until_open(0)
@@ -184,6 +190,96 @@ def test_a_task_that_is_excluded_is_told_and_another_takes_its_seat() -> None:
         assert job.active() == [0, 2]
 
 
+class Note:
+    """A keeper that can be slow, and says what every launcher had heard when it was done."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.noted: list[tuple[Filled | Ended, Attendance]] = []
+        self.heard_events: list[Event] = []
+
+    def before(self, event: Filled | Ended, attendance: Attendance) -> None:
+        time.sleep(self.seconds)
+        self.noted.append((event, attendance))
+
+    def heard(self, event: Event) -> None:
+        self.heard_events.append(event)
+
+
+def test_who_trains_and_how_it_ends_is_written_down_before_anybody_hears_it() -> None:
+    note = Note(seconds=0.15)
+    with crowd(2, Spec(min_nodes=2, max_nodes=2), keeper=note) as job:
+        assert len(note.noted) == 1
+        began = time.monotonic()
+        job.jobs[1].end(Reason.WORKLOAD_STOP, "it is enough")
+        while not note.noted[1:]:
+            job.look()
+            assert all(found.state.ended is None for found in job.jobs.values()) or note.noted[1:]
+        assert time.monotonic() - began >= note.seconds
+        job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
+        (filled, attendance), (ended, _) = note.noted
+        assert isinstance(filled, Filled)
+        assert {member.address for member in attendance.members.values()} == {"node0", "node1"}
+        assert ended == job.jobs[0].state.ended
+        assert isinstance(ended, Ended)
+        assert ended.by == job.jobs[1].member.agent_id
+        job.until(lambda: len(note.heard_events) == 3, "the keeper to hear of the end")
+        assert [type(event) for event in note.heard_events] == [Opened, Filled, Ended]
+
+
+def test_records_that_cannot_be_kept_stop_nothing() -> None:
+    class Broken(Note):
+        def before(self, event: Filled | Ended, attendance: Attendance) -> None:
+            raise OSError("no space")
+
+    with crowd(2, Spec(min_nodes=2, max_nodes=2), keeper=Broken()) as job:
+        job.jobs[1].end(Reason.FAILED, "")
+        job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
+
+
+def test_a_suspect_is_sent_away_for_a_spare() -> None:
+    asked: list[Opened] = []
+
+    def judge(opened: Opened, state: JobState) -> Ended | Exclusion | None:
+        asked.append(opened)
+        end = Ended(reason=Reason.NO_PROGRESS, exit_code=93, by="")
+        return Exclusion(agent_ids=(opened.cause.agent_id,), why="it flaps", otherwise=end)
+
+    with crowd(3, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5), judge=judge) as job:
+        suspect = job.jobs[1]
+        suspect.open(Cause(kind="worker", agent_id=suspect.member.agent_id))
+        job.until(lambda: any(isinstance(news, Excluded) for news in job.news[1]), "the word that it is excluded")
+        assert "it flaps" in next(news.why for news in job.news[1] if isinstance(news, Excluded))
+        del job.jobs[1]
+        job.until_open(1)
+        job.join_all()
+        job.until_filled(1)
+        assert job.active() == [0, 2]
+        # No spare is left now, so the next verdict ends the job.
+        job.jobs[2].open(Cause(kind="worker", agent_id=job.jobs[2].member.agent_id))
+        job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
+        assert {found.state.ended.exit_code for found in job.jobs.values() if found.state.ended} == {93}
+        assert [opened.round for opened in asked] == [1, 2]
+
+
+def test_the_host_is_never_the_one_that_is_excluded() -> None:
+    end = Ended(reason=Reason.NO_PROGRESS, exit_code=93, by="")
+
+    def judge(opened: Opened, state: JobState) -> Ended | Exclusion | None:
+        return Exclusion(agent_ids=(opened.cause.agent_id,), why="it flaps", otherwise=end)
+
+    with crowd(3, Spec(min_nodes=2, max_nodes=3, first_grace_seconds=5), judge=judge) as job:
+        job.jobs[0].open(Cause(kind="worker", agent_id=job.jobs[0].member.agent_id))
+        job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
+
+
+def test_an_end_that_is_ordered_before_the_launcher_is_taken_in_is_not_lost() -> None:
+    with crowd(2, Spec(min_nodes=2, max_nodes=3)) as job:
+        job.arrive(2).end(Reason.TERMINATED, "at once")
+        job.until(lambda: all(found.state.ended is not None for found in job.jobs.values()), "the end")
+        assert {found.state.ended.reason for found in job.jobs.values() if found.state.ended} == {Reason.TERMINATED}
+
+
 def test_the_host_waits_for_the_others_to_leave() -> None:
     with crowd(2, Spec(min_nodes=2, max_nodes=2)) as job:
         job.jobs[1].end(Reason.SUCCESS, "")
@@ -200,8 +296,8 @@ def test_the_host_waits_for_the_others_to_leave() -> None:
 def test_a_launcher_of_another_shape_is_refused_with_the_reason(changes: dict[str, int], why: str) -> None:
     with crowd(2, Spec(min_nodes=2, max_nodes=3)) as job:
         job.arrive(2, **changes)
-        job.until(lambda: any(isinstance(news, Refused) for news in job.news[2]), "the refusal")
-        assert why in next(news.why for news in job.news[2] if isinstance(news, Refused))
+        job.until(lambda: any(isinstance(news, Excluded) for news in job.news[2]), "the refusal")
+        assert why in next(news.why for news in job.news[2] if isinstance(news, Excluded))
         del job.jobs[2]
         assert job.active() == [0, 1]
 

@@ -243,21 +243,25 @@ class AnyOrder(RuleBasedStateMachine):
         self.left = 0
         self.checking: list[int] = []
 
+    @property
+    def is_busy(self) -> bool:
+        return self.has_ranks or self.stopping
+
     def carry_out(self, actions: Actions) -> None:
         for action in actions:
             assert self.left == 0, "nothing is done after leaving"
             if isinstance(action, StartWorkers):
-                assert not (self.has_ranks or self.stopping)
+                assert not self.is_busy
                 assert self.play.node.is_active
                 self.has_ranks = True
             elif isinstance(action, StopWorkers):
                 self.stopping = True
             elif isinstance(action, Join):
-                assert not (self.has_ranks or self.stopping)
+                assert not self.is_busy
             elif isinstance(action, CheckHealth):
                 self.checking.append(action.round)
             elif isinstance(action, Leave):
-                assert not (self.has_ranks or self.stopping)
+                assert not self.is_busy
                 self.left += 1
 
     @rule()
