@@ -19,7 +19,7 @@ from typing import Protocol
 
 from nvrx_chain.errors import Unobserved
 from nvrx_chain.launcher.bounded import BoundedProgram
-from nvrx_chain.launcher.gpus import GpuLibrary, GpuState, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpu_facts import GpuLibrary, GpuState, NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.health_settings import INJECTED_FAILURES, HealthSettings
 from nvrx_chain.launcher.place import Place
 from nvrx_chain.masking import mask_text

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nvrx_chain.errors import NvrxError, UsageError
-from nvrx_chain.launcher.gpus import GpuLibrary
+from nvrx_chain.launcher.gpu_facts import GpuLibrary
 
 VARIABLE = "NVRX_CHAIN_NVLINK_DOMAIN"
 FILE_VARIABLE = "NVRX_CHAIN_NVLINK_DOMAIN_FILE"

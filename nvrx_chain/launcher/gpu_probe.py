@@ -20,9 +20,9 @@ from typing import TypeVar
 
 import msgspec
 
-from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.bounded import is_readable
-from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, Nvml, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpu_facts import GpuDomain, GpuMemory, GpuState, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpus import Nvml
 from nvrx_chain.launcher.visible import VARIABLE, visible_devices
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 class NvmlHangs(NvmlUnreachable):
     """NVML did not answer in time. That is the sign of a sick GPU or driver, not of a busy machine."""
+
+
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
+
+
+class _Ended(Exception):
+    """The process that asks NVML ended. Of a crash in NVML, or for a reason that a healthy node may have as well."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(f"the process that asks it ended with {code}")
+        self.is_crash = code is not None and -code in _CRASHES
 
 
 def has_gpus(devices: Path = Path("/dev")) -> bool:
@@ -90,6 +101,7 @@ class ProbedGpus:
         self._process: subprocess.Popen[bytes] | None = None
         self._stuck: subprocess.Popen[bytes] | None = None
         self._unread = b""
+        self._is_closed = False
 
     def states(self, seconds: float) -> tuple[GpuState, ...]:
         return self._ask("states", tuple[GpuState, ...], seconds)
@@ -102,6 +114,7 @@ class ProbedGpus:
 
     def close(self) -> None:
         """End the process. One that hangs in the driver is left behind."""
+        self._is_closed = True
         if not self._lock.acquire(timeout=_AFTER_EOF_SECONDS):
             # A question is under way: its end ends that too.
             process = self._process
@@ -132,17 +145,31 @@ class ProbedGpus:
         if not self._lock.acquire(timeout=max(0.0, seconds)):
             raise NvmlHangs(f"asking NVML: the question before this one had no answer within {seconds:g} s")
         try:
-            process = self._running()
-            self._number += 1
-            question = Question(number=self._number, what=what, visible=self._visible)
-            answer = self._exchange(process, question, deadline, seconds)
+            answer = self._ask_twice(what, deadline, seconds)
         finally:
             self._lock.release()
         if answer.error is not None:
             raise (NvmlAbsent if answer.is_absent else NvmlUnreachable)(answer.error)
         return msgspec.json.decode(answer.value, type=kind)
 
+    def _ask_twice(self, what: str, deadline: float, seconds: float) -> Answer:
+        """Once more where the process ended: it may have been killed while it was idle, for memory or by hand."""
+        try:
+            return self._exchange(self._running(), self._question(what), deadline, seconds)
+        except _Ended:
+            pass
+        try:
+            return self._exchange(self._running(), self._question(what), deadline, seconds)
+        except _Ended as ended:
+            raise (NvmlUnreachable if ended.is_crash else NvmlAbsent)(f"asking NVML: {ended}") from ended
+
+    def _question(self, what: str) -> Question:
+        self._number += 1
+        return Question(number=self._number, what=what, visible=self._visible)
+
     def _running(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise NvmlAbsent("asking NVML: the launcher ends")
         if self._stuck is not None:
             if self._stuck.poll() is None:
                 # Another one would hang as well, and they would become more with every round.
@@ -179,7 +206,8 @@ class ProbedGpus:
                 if answer.number == question.number:
                     return answer
         except (OSError, EOFError) as error:
-            raise self._describe_end(process) from error
+            self._give_up(process)
+            raise _Ended(process.poll()) from error
         except msgspec.DecodeError as error:
             self._give_up(process)
             raise NvmlUnreachable(f"asking NVML: its answer cannot be read: {error}") from error
@@ -197,14 +225,6 @@ class ProbedGpus:
             self._unread += found
         line, _, self._unread = self._unread.partition(b"\n")
         return line
-
-    def _describe_end(self, process: subprocess.Popen[bytes]) -> NvrxError:
-        self._give_up(process)
-        code = process.poll()
-        if code is not None and code > 0:
-            # Of Python, not of NVML: no module, no memory. The same on a healthy node.
-            return NvmlAbsent(f"asking NVML: the process that asks it ended with {code}")
-        return NvmlUnreachable(f"asking NVML: the process that asks it ended with signal {-(code or 0)}")
 
     def _give_up(self, process: subprocess.Popen[bytes]) -> None:
         self._process = None

@@ -1,8 +1,6 @@
 """What NVML says of our GPUs. Touches: NVML, through pynvml, which is imported here only and need not be installed.
 
-Runs in a process of its own (`gpu_probe.py`), for a sick GPU can hang NVML for good. Three things are kept apart: a
-device that NVML cannot reach (sick), a question that this driver, pynvml or GPU has no answer to (not observed, never
-sick), and NVML that is not there at all (`NvmlAbsent`: a fault of the installation, the same on every node).
+Runs in a process of its own (`gpu_probe.py`), for a sick GPU can hang NVML for good.
 """
 
 from __future__ import annotations
@@ -11,11 +9,9 @@ import contextlib
 import ctypes
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-
-from nvrx_chain.errors import NvrxError
+from nvrx_chain.launcher.gpu_facts import GpuDomain, GpuMemory, GpuState, NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.visible import find_by_beginning, parse_index, parse_old_mig
 
 T = TypeVar("T")
@@ -43,62 +39,6 @@ _WITHOUT_ANSWER = (
     "NVML_ERROR_NOT_READY",
 )
 """Errors that say nothing about the health of a device."""
-
-
-class NvmlAbsent(NvrxError):
-    """pynvml or NVML's library is not installed."""
-
-
-class NvmlUnreachable(NvrxError):
-    """NVML is installed and does not work: driver not loaded, of another version, or hanging."""
-
-
-class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The health of one device. None is not observed, and `unobserved` says why."""
-
-    name: str
-    """Its UUID, or how CUDA_VISIBLE_DEVICES calls it when it cannot be reached."""
-    error: str | None = None
-    """Why it cannot be reached; then nothing else is known."""
-    uncorrected_errors: int | None = None
-    """Uncorrected ECC errors since the last reset of the device."""
-    recovery_action: str | None = None
-    """What the driver asks for, `none` when nothing."""
-    remap_failed: bool | None = None
-    """Whether a broken row of memory could not be replaced."""
-    unobserved: tuple[str, ...] = ()
-
-
-class GpuMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who uses how much of one device. None is not observed."""
-
-    name: str
-    used_mb: float | None = None
-    """Without what the driver keeps for itself, where NVML tells the two apart."""
-    pids: tuple[int, ...] | None = None
-    """As the kernel's first PID namespace numbers them."""
-    error: str | None = None
-
-
-class GpuDomain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The NVLink domain of one device. `cluster_uuid` is None where there is none, and `reason` says more."""
-
-    name: str
-    cluster_uuid: str | None = None
-    reason: str = ""
-
-
-class GpuLibrary(Protocol):
-    """What the launcher asks about its GPUs, each time for so many seconds at most.
-
-    Raises NvmlAbsent and NvmlUnreachable.
-    """
-
-    def states(self, seconds: float) -> tuple[GpuState, ...]: ...
-
-    def memory(self, seconds: float) -> tuple[GpuMemory, ...]: ...
-
-    def domains(self, seconds: float) -> tuple[GpuDomain, ...]: ...
 
 
 class _NoAnswer(Exception):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvrx_chain.errors import NvrxError, UsageError
-from nvrx_chain.launcher.gpus import GpuLibrary, GpuMemory, NvmlAbsent
+from nvrx_chain.launcher.gpu_facts import GpuLibrary, GpuMemory, NvmlAbsent
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,6 @@ class Reclaim:
         if self._gpus is None or not self.is_needed:
             return Reclaimed(seconds=0.0)
         deadline = started_at + self._settings.timeout_seconds
-        pause = min(FIRST_POLL_SECONDS, self._settings.poll_seconds)
         never = threading.Event()
         while True:
             left = deadline - time.monotonic()
@@ -146,8 +145,9 @@ class Reclaim:
             if left <= 0:
                 log.error("GPU memory was not given back after_seconds=%.1f held=%s", seconds, "; ".join(held))
                 return Reclaimed(seconds=seconds, held=held)
+            # In proportion to the wait so far: what was given back is seen at the latest a quarter of it later.
+            pause = min(max(FIRST_POLL_SECONDS, seconds / 4), self._settings.poll_seconds)
             never.wait(min(pause, left))
-            pause = min(2 * pause, self._settings.poll_seconds)
 
     def begin(self, dead: Collection[int], post: Callable[[Reclaimed], None]) -> None:
         """As `wait`, in the background; the result is posted from a thread of its own, exactly once."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, Nvml
+from nvrx_chain.launcher.gpu_facts import GpuDomain, GpuMemory, GpuState
+from nvrx_chain.launcher.gpus import Nvml
 
 NVML_SUCCESS = 0
 CODES = {

@@ -14,7 +14,7 @@ from nvrx_chain.launcher.gpu_probe import ProbedGpus
 from nvrx_chain.launcher.health_settings import HealthSettings, make_health_settings
 from nvrx_chain.launcher.place import read_place
 from nvrx_chain.launcher.reclaim import ReclaimSettings
-from tests.unit.launcher.test_gpu_probe import command
+from tests.fakes.gpu_probes import command
 
 ENVIRON = {"SLURM_PROCID": "2", "PATH": os.environ["PATH"]}
 

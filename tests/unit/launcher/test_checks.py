@@ -22,7 +22,7 @@ from nvrx_chain.launcher.checks import (
     StorageCheck,
     make_checks,
 )
-from nvrx_chain.launcher.gpus import NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpu_facts import NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.health_settings import HealthSettings, make_health_settings, parse_injections
 from nvrx_chain.launcher.place import Place, read_place
 from nvrx_chain.records.control import Drained, DrainedNode, Rendezvous

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from nvrx_chain.launcher.checks import judge_gpu
-from nvrx_chain.launcher.gpus import GpuState, Nvml, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpu_facts import GpuState, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpus import Nvml
 from nvrx_chain.launcher.visible import visible_devices
 from tests.fakes.fake_pynvml import Device, FakePynvml, eight, uuid
 

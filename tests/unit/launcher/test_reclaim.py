@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from nvrx_chain.errors import UsageError
-from nvrx_chain.launcher.gpus import GpuDomain, GpuMemory, GpuState, NvmlAbsent, NvmlUnreachable
+from nvrx_chain.launcher.gpu_facts import GpuDomain, GpuMemory, GpuState, NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.reclaim import (
     Reclaim,
     Reclaimed,
@@ -116,8 +116,8 @@ def test_when_the_time_is_up_it_says_what_is_held_and_goes_on(caplog: pytest.Log
 def test_it_looks_at_once_and_then_ever_more_slowly() -> None:
     gpus = Changing(hold(3, (4194301,)), give_back_after(10**9))
     Reclaim(ReclaimSettings(timeout_seconds=0.5, poll_seconds=2.0), gpus, pids_known=True).wait(DEAD)
-    # At 0, 20, 60, 140, 300 and 500 ms; a busy machine may lose some.
-    assert 3 <= gpus.looks <= 6
+    # After 0, 20, 40, 60, 80, 100, 125 ms and so on; a busy machine may lose some.
+    assert 5 <= gpus.looks <= 15
 
 
 def test_without_gpus_or_with_a_time_out_of_0_nothing_is_waited_for() -> None:
