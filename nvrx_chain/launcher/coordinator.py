@@ -81,11 +81,15 @@ class Coordinator:
 
     def stopping(self, agent_id: str, by: float) -> None:
         """A launcher stops its workers, which takes until then at the longest."""
-        self._known[agent_id].stopped_by = by
+        known = self._known.get(agent_id)
+        if known is not None:
+            known.stopped_by = by
 
     def done(self, agent_id: str, round_number: int) -> None:
         """All workers of a launcher ended with 0."""
-        self._known[agent_id].done_round = round_number
+        known = self._known.get(agent_id)
+        if known is not None:
+            known.done_round = round_number
 
     def leave(self, agent_id: str, standing: Standing, how: str) -> None:
         """A launcher is gone: lost, or it said goodbye."""

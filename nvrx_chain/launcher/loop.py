@@ -130,6 +130,8 @@ class NodeLoop:
         self._capturing: Hung | None = None
         self._rank_store: HasPort | None = None
         self._left: Leave | None = None
+        self._recovering = 0
+        """The round that the marks before its ranks start belong to."""
 
     @property
     def running(self) -> StartWorkers | None:
@@ -188,6 +190,9 @@ class NodeLoop:
         self._ranks.pool.park_missing()
 
     def _hear(self, messages: list[object]) -> None:
+        for message in messages:
+            if isinstance(message, Opened):
+                self._note_failure(message.round)
         if any(isinstance(message, Opened | Filled | Hosted | Ended) for message in messages):
             self._do(self._node.heard(self._job.state))
         for message in messages:
@@ -195,7 +200,7 @@ class NodeLoop:
 
     def _answer(self, message: object) -> Actions:
         if isinstance(message, Filled):
-            self._mark("round_filled", message.round)
+            self._parts.timeline.mark(message.round, "round_filled")
         elif isinstance(message, Hung | Captured | Asked | Marked):
             return self._answer_monitor(message)
         elif isinstance(message, Checked):
@@ -248,7 +253,7 @@ class NodeLoop:
 
     def _take_hang(self, hung: Hung) -> Actions:
         log.error("rank %s hangs: %s", self._ranks.number(hung.local_rank), hung.detail)
-        self._mark("failure_detected", hung.cycle)
+        self._note_failure(hung.cycle + 1)
         if self._capturing is not None:
             return ()
         capture = self._parts.capture
@@ -265,7 +270,7 @@ class NodeLoop:
     def _take(self, happened: Happened) -> Actions:
         if isinstance(happened, AllStopped):
             log.info("workers are gone seconds=%.3f killed=%s", happened.seconds, happened.killed)
-            self._mark("workers_stopped")
+            self._parts.timeline.mark(self._recovering, "workers_stopped")
             self._begin_reclaim()
             return self._node.stopped()
         if isinstance(happened, Unkillable):
@@ -275,11 +280,14 @@ class NodeLoop:
         member = self._job.member
         cause = self._ranks.cause_of_end(happened, member.agent_id, member.address)
         log.warning("a rank failed rank=%s pid=%s code=%s %s", cause.rank, happened.pid, happened.code, cause.detail)
-        self._mark("failure_detected")
+        self._note_failure(self._node.round + 1)
         return self._node.failed(cause)
 
-    def _mark(self, name: str, round_number: int | None = None) -> None:
-        self._parts.timeline.mark(self._node.round if round_number is None else round_number, name)
+    def _note_failure(self, next_round: int) -> None:
+        """This node knows of a failure, by itself or from another, that leads to this round."""
+        if next_round > self._recovering:
+            self._recovering = next_round
+            self._parts.timeline.mark(next_round, "failure_detected")
 
     def _begin_reclaim(self) -> None:
         reclaim = self._parts.reclaim
@@ -305,7 +313,7 @@ class NodeLoop:
             self._in_thread("health", lambda: Checked(round=number, sick=self._parts.check_health(number)))
         elif isinstance(action, Join):
             self._job.join(action.round)
-            self._mark("joined", action.round)
+            self._parts.timeline.mark(action.round, "joined")
         elif isinstance(action, HostWorkers):
             self._host_ranks(action)
         elif isinstance(action, StartWorkers):
@@ -345,7 +353,7 @@ class NodeLoop:
             self._do(self._node.failed(cause))
             return
         self._refill_at = time.monotonic() + self._refill_seconds
-        self._mark("workers_started", action.round)
+        self._parts.timeline.mark(action.round, "workers_started")
         log.info("workers started round=%s group_rank=%s", action.round, action.group_rank)
 
     def _stop(self, action: StopWorkers) -> None:

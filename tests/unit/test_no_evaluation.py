@@ -16,6 +16,9 @@ EVALUATING = {"eval", "exec", "compile", "os.system", "os.popen", "subprocess.ge
 KNOWN_SCRIPTS = {"nvrx_chain/sandbox/processes.py", "nvrx_chain/launchers/prologue.py"}
 """Modules that start a shell with a script of their own; what they hand it are arguments."""
 
+BECOMES_A_SCRIPT = ROOT / "nvrx_chain/launcher/parked.py"
+"""A parked worker that becomes the user's own training script, as an interpreter does that is given its path."""
+
 
 def name_of(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
@@ -66,7 +69,11 @@ def find_evaluations(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_evaluates_no_text(path: Path) -> None:
-    assert list(find_evaluations(path.read_text())) == []
+    found = list(find_evaluations(path.read_text()))
+    if path == BECOMES_A_SCRIPT:
+        assert [one.partition(": ")[2] for one in found] == ["exec", "compile"]
+    else:
+        assert found == []
 
 
 def test_the_modules_that_start_a_shell_are_known() -> None:
