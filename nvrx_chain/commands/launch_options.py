@@ -212,7 +212,13 @@ LAUNCH_OPTIONS: tuple[tuple[str, click.Option], ...] = (
         "--cycle-info-dir",
         "--ft-cycle-info-dir",
         metavar="DIR",
-        help="Cycle records in NVRx's format, our facts beside them, the outcome and the timeline.",
+        help="Cycle records in NVRx's format, our facts beside them, and the outcome.",
+    ),
+    _option(
+        _RECORDS,
+        "--timeline-dir",
+        metavar="DIR",
+        help="The steps of each recovery, one file for each launcher; see nvrx-chain status --timeline.",
     ),
     _option(
         _RECORDS,

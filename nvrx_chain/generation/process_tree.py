@@ -78,7 +78,7 @@ def reap_orphans(spared: int) -> None:
 
 
 def ranks_that_catch(number: signal.Signals) -> list[psutil.Process]:
-    """The topmost processes with RANK in their environment (else: of all) that have a handler for `number`.
+    """The topmost processes with a rank in their environment (else: of all) that have a handler for `number`.
 
     A process without a handler would die of the signal: the launcher, or a shell between it and its rank. What a rank
     started itself inherits its handlers, and must not save beside it.
@@ -134,7 +134,9 @@ def open_process(pid: int, started_at: int) -> int | None:
 
 def _is_rank(process: psutil.Process) -> bool:
     try:
-        return "RANK" in process.environ()
+        environment = process.environ()
+        # A worker that was parked shows its rank later than its place on the node.
+        return "RANK" in environment or "LOCAL_RANK" in environment
     except (psutil.Error, OSError):
         return False
 

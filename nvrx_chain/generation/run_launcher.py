@@ -82,6 +82,7 @@ def _build_seat(
         secret=rendezvous.secret,
         node_rank=_node_rank(manifest, identity, rendezvous.members, index),
         cycle_info_dir=str(board.directory.cycle_infos),
+        timeline_dir=str(board.directory.timeline),
         application_log=str(_application_log(board, manifest, identity, node)),
         run_directory=str(run_dir),
         checkpoint_iteration_file=manifest.checkpoint_iteration_file,

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from nvrx_chain.errors import UsageError
 from nvrx_chain.launcher.client import DUMP_SIGNAL
+from nvrx_chain.launcher.handlers import handles_signal
 from nvrx_chain.launcher.signs import DumpFile
 from nvrx_chain.launcher.stack_files import write_stacks
 
@@ -247,16 +248,6 @@ def ask_process(dump_file: DumpFile, max_bytes: int, deadline: float) -> tuple[b
     if size == before:
         return None, "it did not react to the signal"
     return os.pread(dump_file.file, min(size - before, max_bytes + 1), before), ""
-
-
-def handles_signal(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; False when it cannot be looked at."""
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            lines = dict(line.split(":", 1) for line in status if ":" in line)
-        return bool(int(lines["SigCgt"], 16) >> (number - 1) & 1)
-    except (OSError, KeyError, ValueError):
-        return False
 
 
 def _send(process: int, number: int) -> bool:

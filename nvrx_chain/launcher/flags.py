@@ -161,7 +161,7 @@ def build_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Laun
 
 
 def _records(flags: Mapping[str, Any]) -> RecordSettings:
-    names = ("cycle_info_dir", "checkpoint_iteration_file", "verdict_file")
+    names = ("cycle_info_dir", "timeline_dir", "checkpoint_iteration_file", "verdict_file")
     return RecordSettings(**{name: Path(flags[name]) if flags[name] else None for name in names})
 
 

@@ -80,7 +80,7 @@ def run_launch(settings: LaunchSettings, environ: Mapping[str, str]) -> int:
     last = f"the launcher ends reason={left.reason.value} exit_code={code} detail={left.detail}"
     log.info(last)
     launcher.timeline.close()
-    launcher.logs.close(last)
+    launcher.logs.close(last if settings.logs.places.launcher_log is not None else None)
     launcher.job.leave(host_waits_seconds=HOST_WAITS_SECONDS)
     if launcher.is_host:
         launcher.judge.close()
@@ -125,7 +125,7 @@ def _assemble(settings: LaunchSettings, environ: Mapping[str, str]) -> _Launcher
         logs=LaunchLogs(settings.logs, member.agent_id, place.node, meeting.secret, is_host=meeting.is_host),
         records=records,
         judge=judge,
-        timeline=Timeline(None if cycles is None else cycles.path, node=place.node, agent=member.agent_id),
+        timeline=Timeline(settings.records.timeline_dir, node=place.node, agent=member.agent_id),
         cycles=cycles,
     )
 

@@ -1,8 +1,8 @@
 """A parked worker: an interpreter that has imported what takes long and waits to be told which rank it is.
 
-Started as `python -u parked.py SOCKET PARENT PRELOAD...`, never imported. It must behave afterwards as a fresh
+Started as `python -u parked.py SOCKET PARENT MODULES ROOM`, never imported. It must behave afterwards as a fresh
 `python script.py` would, so it keeps to the standard library, leaves nothing behind in `__main__`, and touches no GPU.
-Touches: the socket, prctl(2), /proc/self/fd.
+ROOM is blank, so that the command line of the script fits into its place. Touches: the socket, prctl(2), /proc/self.
 """
 
 import sys
@@ -22,7 +22,8 @@ def _park() -> dict[str, Any]:
     import socket
 
     pr_set_pdeathsig = 1
-    descriptor, parent, *preload = sys.argv[1:]
+    descriptor, parent, modules, _room = sys.argv[1:]
+    preload = modules.split(",") if modules else []
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != int(parent):
         # It died before the line above: no signal will come any more.
@@ -56,6 +57,8 @@ def _park() -> dict[str, Any]:
     order: dict[str, Any] = json.loads(line)
     say(taken=True)
     control.close()
+    _show(order["command"], order["set"].get("RANK", ""))
+    os.environ.pop("NVRX_CHAIN_RANK_PLACE", None)
     for name in order["unset"]:
         os.environ.pop(name, None)
     os.environ.update(order["set"])
@@ -77,6 +80,34 @@ def _load_client() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _show(command: list[str], rank: str) -> None:
+    """Have `ps`, `pgrep -f` and whoever reads /proc see the script and its rank, as of an interpreter started with it.
+
+    The kernel shows the memory in which a process was given its words (proc(5), arg_start to env_end in stat).
+    """
+    import ctypes
+
+    with open("/proc/self/stat") as file:
+        numbers = file.read().rpartition(")")[2].split()
+    arg_start, arg_end, env_start = (int(numbers[field - 3]) for field in (48, 49, 50))
+    if not arg_start or not env_start:
+        return  # the kernel hides them
+    room = arg_end - arg_start
+    words = b"\0".join(word.encode(errors="surrogateescape") for word in command) + b"\0"
+    ctypes.memmove(arg_start, words[: room - 1].ljust(room, b"\0"), room)
+    with open("/proc/self/environ", "rb") as file:
+        environment = file.read()
+    place = b"NVRX_CHAIN_RANK_PLACE="
+    at = (b"\0" + environment).find(b"\0" + place)
+    if at < 0:
+        return
+    length = environment.index(b"\0", at) - at
+    shown = b"RANK=" + rank.encode() + b"\0" + place
+    if len(shown) <= length:
+        # As long as before: a second zero in a row ends the environment for its readers.
+        ctypes.memmove(env_start + at, shown.ljust(length, b"."), length)
 
 
 def _become(order: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from nvrx_chain.errors import NvrxError
 from nvrx_chain.launcher.environment import MARK
+from nvrx_chain.launcher.handlers import handles_signal
 from nvrx_chain.launcher.orphans import end_orphans
 from nvrx_chain.launcher.workers import EntryPoint, Preload, Worker, park, start_cold
 
@@ -155,7 +156,7 @@ class Pool:
         settings = self._settings
         try:
             worker = park(
-                settings.entry.python,
+                settings.entry,
                 settings.preload,
                 settings.environments[local_rank],
                 local_rank,
@@ -216,9 +217,10 @@ class Pool:
                 worker.signal_group(signal.SIGCONT)
 
     def signal_ranks(self, number: signal.Signals) -> None:
-        """Hand a signal to the ranks themselves, not to what they started."""
+        """Hand a signal to the ranks that have a handler for it; it would end the others."""
         for worker in self._ranks.workers.values():
-            worker.process.send_signal(number)
+            if handles_signal(worker.pid, number):
+                worker.process.send_signal(number)
 
     def look(self) -> list[Happened]:
         """What happened since the last time."""

@@ -38,6 +38,7 @@ class RecordSettings:
     """Where what happens is written down; None for nowhere."""
 
     cycle_info_dir: Path | None = None
+    timeline_dir: Path | None = None
     checkpoint_iteration_file: Path | None = None
     verdict_file: Path | None = None
     """Its existence ends the job for good."""

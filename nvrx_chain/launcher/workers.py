@@ -22,6 +22,8 @@ from pathlib import Path
 from nvrx_chain.errors import NvrxError
 
 _PARKED = Path(__file__).with_name("parked.py")
+_RANK_PLACE, _RANK_ROOM = "NVRX_CHAIN_RANK_PLACE", 24
+"""A variable of a parked worker in whose place /proc shows its rank later; see `parked.py`."""
 _COLD = Path(__file__).with_name("cold.py")
 
 
@@ -111,7 +113,13 @@ class Worker:
     def release(self, entry: EntryPoint, changed: Mapping[str, str], unset: Sequence[str]) -> None:
         """Have a parked worker become a rank, at once or when its imports are done. `hear` says what comes of it."""
         assert self.control is not None
-        order = {"module": entry.module, "argv": list(entry.argv), "set": dict(changed), "unset": list(unset)}
+        order = {
+            "module": entry.module,
+            "argv": list(entry.argv),
+            "command": entry.command(),
+            "set": dict(changed),
+            "unset": list(unset),
+        }
         self.started_at = time.monotonic()
         # One that has ended is told by its descriptor and by `hear`.
         with contextlib.suppress(OSError):
@@ -142,7 +150,7 @@ def start_cold(
 
 
 def park(
-    python: str,
+    entry: EntryPoint,
     preload: Sequence[str],
     environment: Mapping[str, str],
     local_rank: int,
@@ -153,8 +161,10 @@ def park(
     """Start an interpreter that imports `preload` and waits; see `parked.py`. Raises NvrxError."""
     ours, theirs = socket.socketpair()
     try:
-        argv = [*prefix, python, "-u", str(_PARKED), str(theirs.fileno()), str(os.getpid()), *preload]
-        worker = _start(argv, environment, local_rank, (theirs.fileno(),), capture_output)
+        argv = [entry.python, "-u", str(_PARKED), str(theirs.fileno()), str(os.getpid()), ",".join(preload), ""]
+        argv[-1] = " " * (_length(entry.command()) - _length(argv))
+        place = {**environment, _RANK_PLACE: "." * _RANK_ROOM}
+        worker = _start([*prefix, *argv], place, local_rank, (theirs.fileno(),), capture_output)
     except BaseException:
         ours.close()
         raise
@@ -163,6 +173,11 @@ def park(
     ours.setblocking(False)
     worker.control, worker.preload = ours, Preload.IMPORTING
     return worker
+
+
+def _length(words: Sequence[str]) -> int:
+    """Bytes that words take in the memory of a process."""
+    return sum(len(os.fsencode(word)) + 1 for word in words)
 
 
 def _start(

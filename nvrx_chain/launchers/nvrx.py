@@ -34,6 +34,7 @@ def plan(request: LaunchRequest) -> LaunchPlan:
         f"--max-restarts={launcher.max_restarts}",
         f"--no-restart-exit-code={launcher.no_restart_exit_code}",
         f"--cycle-info-dir={seat.cycle_info_dir}",
+        f"--timeline-dir={seat.timeline_dir}",
         f"--per-cycle-applog-prefix={seat.application_log}",
         f"--checkpoint-iteration-file={_iteration_file(request)}",
     ]
@@ -41,6 +42,9 @@ def plan(request: LaunchRequest) -> LaunchPlan:
         argv.append(f"--segment={shape.segment}")
     if seat.segment_health_dir is not None:
         argv.append(f"--segment-health-check-dir={seat.segment_health_dir}")
+    if request.faults is not None and request.faults.no_restart_demo:
+        # Its cycles are short, and such ones do not count otherwise.
+        argv.append("--min-cycle-seconds=0")
     failures = request.faults.gpu_failures if request.faults else ()
     # Also when there are none: a variable left in the shell of whoever extends a chain must not fail its nodes.
     environment = {INJECTED_FAILURES: ",".join(failures), SECRET: seat.secret}

@@ -21,6 +21,7 @@ class Seat:
     nonce: str
     node_rank: int
     cycle_info_dir: str
+    timeline_dir: str
     application_log: str
     run_directory: str
     checkpoint_iteration_file: str

@@ -273,9 +273,9 @@ def test_a_parked_worker_that_never_heard_of_the_client_has_a_handler(tmp_path: 
         "def my_loop():\n  print('in'); time.sleep(1000)\nmy_loop()\n"
     )
     with lab(HangLimits()) as place:
-        worker = workers.park(sys.executable, [], os.environ, 0, capture_output=True)
+        entry = workers.EntryPoint(argv=(str(script),), python=sys.executable)
+        worker = workers.park(entry, [], os.environ, 0, capture_output=True)
         try:
-            entry = workers.EntryPoint(argv=(str(script),), python=sys.executable)
             worker.release(entry, place.environments[0], ())
             assert worker.output is not None
             assert os.read(worker.output, 2) == b"in"

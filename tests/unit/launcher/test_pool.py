@@ -36,6 +36,8 @@ if __name__ == "__main__":
         "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
         "leader": os.getpgid(0) == os.getpid() == os.getsid(0),
+        "shown": open("/proc/self/cmdline").read().rstrip("\\0"),
+        "shown_rank": [word for word in open("/proc/self/environ").read().split("\\0") if word.startswith("RANK=")],
         "spec": __spec__.name if __spec__ else None,
         "open": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2)[:-1],
     }), file=open(os.environ["OUT"], "w"))
@@ -128,6 +130,7 @@ def test_a_warm_rank_sees_what_a_cold_one_and_a_fresh_interpreter_see(
     subprocess.run([*entry.command()], env=environment, check=True, timeout=30, start_new_session=True)
     assert warm == cold == said(fresh_out)
     assert warm["rank"] == "10"
+    assert warm["shown_rank"] == ["RANK=10"]
     assert warm["argv"] == ["--name", "a 'b' $c"]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvrx_chain.commands.launch import launch
 from nvrx_chain.errors import UsageError
+from nvrx_chain.launcher.flags import build_settings
 from nvrx_chain.launchers.choose import plan_launch
 from nvrx_chain.launchers.command import FIELDS, check_template
 from nvrx_chain.launchers.seats import LaunchPlan, LaunchRequest, Seat, takes_hot_spares, with_defaults
@@ -43,6 +46,7 @@ def seat(task: int = 0, node_index: int = 0, shape: Shape | None = None) -> Seat
         nonce="ab12cd34",
         node_rank=task * size + node_index,
         cycle_info_dir="/run dir/cycle_infos",
+        timeline_dir="/run dir/timeline",
         application_log="/run dir/logs/app_0.log",
         run_directory="/run dir",
         checkpoint_iteration_file="/run dir/latest.txt",
@@ -139,8 +143,32 @@ def test_torchrun_keeps_no_store_of_an_earlier_attempt() -> None:
     assert plan(LauncherKind.TORCHRUN, SHAPE, seat()).environment == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
-def test_only_ft_launcher_lets_spares_join() -> None:
-    assert [kind for kind in LauncherKind if takes_hot_spares(kind)] == [LauncherKind.FT_LAUNCHER]
+def test_only_the_fault_tolerant_launchers_let_spares_join() -> None:
+    assert {kind for kind in LauncherKind if takes_hot_spares(kind)} == {LauncherKind.NVRX, LauncherKind.FT_LAUNCHER}
+
+
+# Our own
+
+
+@given(shapes, st.integers(0, 40))
+def test_our_launcher_reads_its_own_command_line(shape: Shape, task: int) -> None:
+    where = dataclasses.replace(seat(task, shape=shape), application_log="/tmp/app.log", secret="the secret")
+    found = plan(LauncherKind.NVRX, shape, where)
+    assert found.argv[:4] == (PYTHON, "-m", "nvrx_chain", "launch")
+    context = launch.make_context("launch", list(found.argv[4:]))
+    settings = build_settings(context.params, found.environment)
+    assert (settings.min_nodes, settings.max_nodes) == (shape.min_nodes, shape.max_nodes)
+    assert settings.procs_per_node == shape.procs_per_node
+    assert settings.segment == shape.segment
+    assert (settings.host, settings.port, settings.is_host) == ("n0-0", 20123, task == 0)
+    assert settings.secret == "the secret"
+    assert "the secret" not in " ".join(found.argv)
+    assert (settings.max_restarts, settings.no_restart_exit_code) == (7, 42)
+    assert settings.argv == WORKLOAD
+    assert settings.records.cycle_info_dir == Path("/run dir/cycle_infos")
+    assert settings.records.timeline_dir == Path("/run dir/timeline")
+    assert settings.records.checkpoint_iteration_file == Path("/run dir/latest.txt")
+    assert settings.health.segment_dir == Path("/run dir/control")
 
 
 # Any command

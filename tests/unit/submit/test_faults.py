@@ -91,12 +91,12 @@ def test_the_number_of_cycles_without_progress_is_a_setting_without_the_demonstr
         ({"FAULT_INJECT": "1", "FAULT_RANKS": "2"}, {}, "no rank 2 among 2"),
         ({"FAULT_INJECT": "1", "FAULT_TYPES": "gpu_error"}, {}, "gpu_error needs a GPU"),
         ({"INJECT_GPU_FAILURE": "1:3"}, {}, "1:3 names a node that the array does not have"),
-        ({"NO_RESTART_DEMO": "1"}, {"launcher": "torchrun"}, "only ft_launcher gives such a verdict"),
+        ({"NO_RESTART_DEMO": "1"}, {"launcher": "torchrun"}, "only nvrx and ft_launcher give such a verdict"),
         ({"FAULT_INJECT": "1"}, {"workload": None, "command": ("train.py",)}, "a program of yours does not"),
         (
             {"INJECT_GPU_FAILURE": "1:0"},
             {"workload": None, "command": ("train.py",), "launcher": "torchrun"},
-            "ft_launcher does that",
+            "nvrx and ft_launcher do that",
         ),
         (
             {"FAULT_INJECT": "1", "FAULT_TYPES": "hang"},
@@ -105,7 +105,7 @@ def test_the_number_of_cycles_without_progress_is_a_setting_without_the_demonstr
         ),
         ({}, {"fault_ranks": "0"}, "--fault-ranks: no fault is injected"),
         ({}, {"fault_delay": "3"}, "--fault-delay: no fault is injected"),
-        ({}, {"max_no_progress_cycles": "1", "launcher": "torchrun"}, "only ft_launcher counts them"),
+        ({}, {"max_no_progress_cycles": "1", "launcher": "torchrun"}, "only nvrx and ft_launcher count them"),
     ],
 )
 def test_a_bad_knob_is_refused_in_one_line(environ: dict[str, str], flags: dict[str, Any], match: str) -> None:

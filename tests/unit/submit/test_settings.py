@@ -71,7 +71,11 @@ def test_every_option_has_its_own_variable_and_help(option: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "said"),
     [
-        ({"launcher": "x"}, {}, "reading --launcher: 'x' is none of ft_launcher, torchrun, command (leave it out for "),
+        (
+            {"launcher": "x"},
+            {},
+            "reading --launcher: 'x' is none of nvrx, ft_launcher, torchrun, command (leave it out for ",
+        ),
         (
             {"hot_spares": "x"},
             {},
