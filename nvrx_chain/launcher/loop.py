@@ -270,7 +270,8 @@ class NodeLoop:
     def _take(self, happened: Happened) -> Actions:
         if isinstance(happened, AllStopped):
             log.info("workers are gone seconds=%.3f killed=%s", happened.seconds, happened.killed)
-            self._parts.timeline.mark(self._recovering, "workers_stopped")
+            if not self._node.is_leaving:
+                self._parts.timeline.mark(self._recovering, "workers_stopped")
             self._begin_reclaim()
             return self._node.stopped()
         if isinstance(happened, Unkillable):

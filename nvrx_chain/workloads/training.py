@@ -15,6 +15,7 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from nvrx_chain.clock import Clock, format_time
+from nvrx_chain.launcher import client
 from nvrx_chain.workloads.checkpoint import Checkpoint, CheckpointMetadata, CheckpointStore, write_done_file
 from nvrx_chain.workloads.events import Ending, EventKind, EventLog, process_age_seconds
 from nvrx_chain.workloads.failing import fail
@@ -60,7 +61,9 @@ def train(run: Run) -> None:
     torch.set_num_threads(options.threads)
     # torch.use_deterministic_algorithms sets the same switch and takes seconds to import a compiler first.
     torch.set_deterministic_debug_mode("error")
+    client.connect()
     with joined_ranks(run.placement, options.device, options.collective_timeout_seconds) as ranks:
+        client.mark("process_group_ready")
         _Trainer(run, ranks).run()
 
 
@@ -116,6 +119,7 @@ class _Trainer:
         return checkpoint
 
     def _announce(self) -> None:
+        client.mark("checkpoint_restored")
         self._began_at = self._clock.monotonic()
         self._events.emit(
             EventKind.START,
@@ -168,6 +172,7 @@ class _Trainer:
         return mean_loss, told > 0
 
     def _report(self, loss: float, seconds: float) -> None:
+        client.committed(self._state.iteration)
         self._report_signals()
         self._steps.add(loss, seconds)
         # The first step of a life always has its own line: recovery is measured by it.

@@ -21,7 +21,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "liveness": frozenset({"errors", "slurm"}),
     "launchers": frozenset({"errors", "records"}),
     "launcher": frozenset({"errors", "masking", "clock", "records", "slurm"}),
-    "workloads": frozenset({"errors", "clock", "records"}),
+    "workloads": frozenset({"errors", "clock", "records", "launcher"}),
     "submit": frozenset({"errors", "masking", "clock", "records", "slurm", "launchers", "workloads"}),
     "generation": frozenset({"errors", "masking", "bell", "clock", "records", "slurm", "launchers", "liveness"}),
     "sandbox": frozenset({"errors", "clock", "records", "slurm"}),
