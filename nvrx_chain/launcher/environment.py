@@ -13,6 +13,8 @@ SECRET = "NVRX_CHAIN_LAUNCH_SECRET"
 """What proves a launcher to the others of its job. Never given to a rank."""
 MARK = "NVRX_CHAIN_AGENT"
 """In the environment of every process below a rank: whose it is when its parent is gone."""
+STARTED_AT = "NVRX_CHAIN_RANK_STARTED_AT"
+"""When the rank was started or made of a parked worker, in seconds since the epoch: its process may be older."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

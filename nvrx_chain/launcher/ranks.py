@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from nvrx_chain.launcher.capture import Target
-from nvrx_chain.launcher.environment import World, round_environment
+from nvrx_chain.launcher.environment import STARTED_AT, World, round_environment
 from nvrx_chain.launcher.error_files import VARIABLE, ErrorFiles
 from nvrx_chain.launcher.events import Cause
 from nvrx_chain.launcher.log_pipes import Tap
@@ -68,6 +68,7 @@ class Ranks:
                 {
                     **round_environment(self._world, seat.hosted, seat.group_rank, local_rank),
                     VARIABLE: str(self._errors.path(local_rank)),
+                    STARTED_AT: f"{time.time():.6f}",
                     **sockets[local_rank],
                 }
                 for local_rank in range(self.pool.size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -139,7 +140,12 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def process_age_seconds() -> float:
-    """Seconds since the kernel started this process (proc(5): `starttime` of stat, in clock ticks since boot)."""
+    """Seconds since this process became this rank: since the kernel started it (proc(5), `starttime` of stat, in clock
+    ticks since boot), or since the launcher made a rank of an interpreter that it had parked.
+    """
+    became_rank_at = os.environ.get("NVRX_CHAIN_RANK_STARTED_AT", "")
+    if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", became_rank_at, re.ASCII):
+        return max(0.0, time.time() - float(became_rank_at))
     after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
