@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What is measured against a bound in seconds runs alone; the rest waits more than it works and runs two at a time.
 ALONE := $(wildcard tests/integration/test_limits_*.py)
-APART := $(filter-out $(ALONE),$(wildcard tests/integration/test_*.py))
+APART := $(filter-out $(ALONE),$(wildcard tests/integration/test_*.py)) tests/integration/launcher
 
 .PHONY: setup demo lint types test unit integration test-all soak bench compat clean
 

@@ -13,9 +13,9 @@ from nvrx_chain.launchers import ft_launcher, nvrx, torchrun
 from nvrx_chain.submit.children import ask_child
 
 _WANTED = {
-    "nvrx": (nvrx.LAUNCHER, "nvrx-chain"),
     "ft_launcher": (ft_launcher.MODULE, "nvidia-resiliency-ext"),
     "torchrun": (torchrun.MODULE, "torch"),
+    "nvrx": (nvrx.LAUNCHER, "nvrx-chain"),
 }
 # First what is installed, which imports nothing; a second line comes only when the import has ended.
 _PROGRAM = """

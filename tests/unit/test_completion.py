@@ -81,7 +81,7 @@ def test_options_of_a_command_and_of_a_command_in_a_group_are_offered(tmp_path: 
 
 
 def test_values_of_options_are_offered(tmp_path: Path) -> None:
-    assert values(complete("submit", "--launcher", "", cwd=tmp_path)) == ["ft_launcher", "torchrun", "command"]
+    assert values(complete("submit", "--launcher", "", cwd=tmp_path)) == ["nvrx", "ft_launcher", "torchrun", "command"]
     assert values(complete("demo", "--scenario", "w", cwd=tmp_path)) == ["walltime"]
     assert complete("submit", "--run-dir", "a", cwd=tmp_path) == [("dir", "a")]
     assert complete("submit", "--prologue", "a", cwd=tmp_path) == [("file", "a")]

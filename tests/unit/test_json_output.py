@@ -19,6 +19,7 @@ from tests.unit.test_docs_cli import walk
 
 WITHOUT = {
     "nvrx-chain completion": "prints a script for a shell",
+    "nvrx-chain launch": "passes on what the ranks print; what it did is in its records",
     "nvrx-chain sandbox env": "prints lines for a shell; `sandbox status --json` has the same as data",
     "nvrx-chain sandbox shell": "becomes another program",
 }

@@ -20,7 +20,13 @@ def one_node(directory: Path, *options: str) -> Any:
     return crew(directory, ranks=2, options=(*WARM, *options))
 
 
-@pytest.mark.parametrize("how", ["kill", "exit", "raise", "segv"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["kill", pytest.param("exit", marks=SLOW), pytest.param("raise", marks=SLOW), pytest.param("segv", marks=SLOW)],
+)
 def test_a_rank_that_fails_costs_a_round_and_the_same_ranks_go_on(tmp_path: Path, how: str) -> None:
     with one_node(tmp_path) as job:
         job.start(0)
@@ -35,6 +41,7 @@ def test_a_rank_that_fails_costs_a_round_and_the_same_ranks_go_on(tmp_path: Path
         assert job.wait() == [0]
 
 
+@pytest.mark.slow
 def test_both_ranks_that_die_at_once_cost_one_round(tmp_path: Path) -> None:
     with one_node(tmp_path) as job:
         job.start(0)
@@ -55,6 +62,7 @@ def test_failures_faster_than_the_refill_all_restart_until_the_budget_is_spent(t
         assert "budget_spent" in job.nodes[0].log.read_text()
 
 
+@pytest.mark.slow
 def test_a_rank_that_finished_early_takes_part_again_when_another_fails(tmp_path: Path) -> None:
     with crew(tmp_path, nnodes="2:2", options=WARM) as job:
         job.start(0, 1)
@@ -77,6 +85,7 @@ def start_three(job: Crew) -> None:
     assert sorted((job.node_of(0, 0), job.node_of(1, 0))) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_failed_rank_keeps_its_node_and_the_spare_stays_one(tmp_path: Path) -> None:
     with three_nodes(tmp_path) as job:
         start_three(job)
@@ -97,6 +106,7 @@ def test_a_dead_node_is_replaced_by_the_spare(tmp_path: Path) -> None:
         assert job.wait(0, 2) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_killed_alone_takes_its_ranks_along_and_the_spare_takes_over(tmp_path: Path) -> None:
     with three_nodes(tmp_path) as job:
         start_three(job)
@@ -109,6 +119,7 @@ def test_a_launcher_that_is_killed_alone_takes_its_ranks_along_and_the_spare_tak
         assert job.wait(0, 2) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_frozen_launcher_loses_its_seat_and_its_ranks_disturb_nobody_when_it_thaws(tmp_path: Path) -> None:
     with crew(tmp_path, nnodes="2:3", options=(*WARM, "--first-round-grace", "20", "--liveness-timeout", "3")) as job:
         start_three(job)
@@ -126,6 +137,7 @@ def test_a_frozen_launcher_loses_its_seat_and_its_ranks_disturb_nobody_when_it_t
         assert job.wait(0, 2) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_late_spare_restarts_nothing_and_is_used_when_it_is_needed(tmp_path: Path) -> None:
     with crew(tmp_path, nnodes="2:2", options=WARM) as job:
         job.start(0, 1)
@@ -157,6 +169,7 @@ def test_a_spent_budget_ends_also_a_launcher_whose_ranks_are_well(tmp_path: Path
         assert job.wait(seconds=20) == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_term_at_the_host_ends_the_job_as_terminated_on_every_node(tmp_path: Path) -> None:
     with crew(tmp_path, nnodes="2:2", options=WARM) as job:
         job.start(0, 1)
@@ -165,6 +178,7 @@ def test_a_term_at_the_host_ends_the_job_as_terminated_on_every_node(tmp_path: P
         assert job.wait(seconds=20) == [143, 143]
 
 
+@pytest.mark.slow
 def test_a_term_at_another_node_gives_its_seat_to_the_spare(tmp_path: Path) -> None:
     with three_nodes(tmp_path) as job:
         start_three(job)
@@ -175,6 +189,7 @@ def test_a_term_at_another_node_gives_its_seat_to_the_spare(tmp_path: Path) -> N
         assert job.wait(0, 2) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_survivor_that_ignores_term_costs_the_grace_and_no_more(tmp_path: Path) -> None:
     with one_node(tmp_path, "--stop-grace", "1") as job:
         job.start(0)
