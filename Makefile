@@ -3,8 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 # What is measured against a bound in seconds runs alone; the rest waits more than it works and runs two at a time.
-ALONE := $(wildcard tests/integration/test_limits_*.py)
-APART := $(filter-out $(ALONE),$(wildcard tests/integration/test_*.py)) tests/integration/launcher
+ALONE := $(wildcard tests/integration/test_limits_*.py) tests/integration/launcher/test_hangs.py
+APART := $(filter-out $(ALONE),$(wildcard tests/integration/test_*.py tests/integration/launcher/test_*.py))
 
 .PHONY: setup demo lint types test unit integration test-all soak bench compat clean
 

@@ -25,7 +25,11 @@ ROOT = Path(__file__).parents[1]
 STATE = ROOT / "out" / "verify.json"
 PRODUCT = ("nvrx_chain", "sbatch_templates", "pyproject.toml")
 WATCHER = "nvrx_watch"  # counts for the scenarios that run it; nvrx_chain imports nothing of it
-ALONE = ("tests/integration/test_limits_", "tests/integration/test_demo.py")  # measured against a bound in seconds
+ALONE = (
+    "tests/integration/test_limits_",
+    "tests/integration/test_demo.py",
+    "tests/integration/launcher/test_hangs.py",
+)  # measured against a bound in seconds
 SCENARIO_SECONDS = 1200
 
 HEADER = """# Verification

@@ -94,7 +94,7 @@ def _take_part(job: Job, index: int, place: CycleDirectory, directory: Path) -> 
     while True:
         for news in job.take(1.0):
             if isinstance(news, Opened):
-                job.join()
+                job.join(job.state.round)
             elif isinstance(news, Filled):
                 # Here the workers would start, and read it at their first line.
                 record = json.loads(place.record(news.round).read_text())

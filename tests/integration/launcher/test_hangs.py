@@ -228,6 +228,7 @@ def test_words_of_many_threads_do_not_mix() -> None:
         assert errors == ""
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_stops_talking_does_not_delay_the_detection_of_another() -> None:
     with lab(hang_limits(sections="step:0.5"), 2) as place:
         loud = place.run("client.committed(1)\nwhile True: client.heartbeat()", 0)
