@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import (
@@ -154,7 +155,11 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
     return NvrxRendezvous(job, join_seconds=float(parameters.get_as_int("join_timeout", 600) or 600))
 
 
+def torchrun_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """What torchrun loads from the entry points `torchrun.handlers`."""
+    return create_handler
+
+
 def register() -> None:
-    """Make the backend known to torch in this process."""
-    if BACKEND not in rendezvous_handler_registry._registry:
-        rendezvous_handler_registry.register(BACKEND, create_handler)
+    """Make the backend known to torch in this process. Twice is once."""
+    rendezvous_handler_registry.register(BACKEND, create_handler)
