@@ -7,6 +7,7 @@ all_reduce a step, gloo). Touches: a temporary directory, child processes, docs/
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -27,7 +28,9 @@ PEERS = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
 OURS = "nvrx"
 COLD = "nvrx cold"
 KINDS = (OURS, COLD, "torchrun", "ft_launcher")
-PARTS = ("until born", "import", "init", "step")
+OWN_MARKS = ("failure_detected", "workers_stopped", "workers_started")
+OWN_PARTS = ("detect", "stop", "rendezvous", "spawn")
+"""What our launcher's own marks say of the time until a rank is born."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,9 @@ def job(kind: str, directory: Path, **options: object) -> Iterator[Crew]:
     directory.mkdir()
     launcher = OURS if kind == COLD else kind
     python = str(PEERS) if kind == "ft_launcher" else sys.executable
+    if launcher == OURS:
+        words[kind] += ("--timeline-dir", str(directory / "timeline"), "--cycle-info-dir", str(directory / "cycles"))
+        words[kind] += ("--per-cycle-applog-prefix", str(directory / "app.log"))
     further = tuple(options.pop("options", ()))  # type: ignore[arg-type]
     with crew(directory, launcher=launcher, python=python, options=(*words[kind], *further), **options) as found:
         yield found
@@ -75,9 +81,27 @@ def recovery(found: Crew, ranks: int, number: int, fault_at: float) -> Recovery:
         what: max(float(event["at"]) for event in found.events(what, round_number=number))
         for what in ("born", "imported", "joined")
     }
-    edges = (fault_at, last["born"], last["imported"], last["joined"], first_step)
-    parts = {name: later - earlier for name, earlier, later in zip(PARTS, edges, edges[1:], strict=False)}
+    marks = read_marks(found, number)
+    names, edges = ["until born"], [fault_at, last["born"]]
+    if all(name in marks for name in OWN_MARKS):
+        names, edges = list(OWN_PARTS), [fault_at, *(marks[name] for name in OWN_MARKS), last["born"]]
+    names += ["import", "init", "step"]
+    edges += [last["imported"], last["joined"], first_step]
+    parts = {name: later - earlier for name, earlier, later in zip(names, edges, edges[1:], strict=False)}
     return Recovery(total=first_step - fault_at, parts=parts)
+
+
+def read_marks(found: Crew, number: int) -> dict[str, float]:
+    """When the last launcher had done each step of this round: ours alone keep a timeline. One clock: one host."""
+    marks: dict[str, float] = {}
+    for path in found.directory.glob("timeline/*.jsonl"):
+        for line in path.read_text().splitlines():
+            mark = json.loads(line)
+            # The failure counts from the first that knew of it, all else until the last was done.
+            if mark["cycle"] == number:
+                choose = min if mark["name"] == "failure_detected" else max
+                marks[mark["name"]] = choose(marks.get(mark["name"], mark["at"]), mark["at"])
+    return marks
 
 
 def ready(found: Crew, kind: str, *indexes: int) -> None:
@@ -287,7 +311,7 @@ def describe(results: Sequence[Recovery]) -> str:
     totals = [one.total for one in results]
     text = f"{statistics.median(totals):.3g} s ({min(totals):.3g} to {max(totals):.3g})"
     if results[0].parts:
-        parts = (f"{name} {statistics.median(one.parts[name] for one in results):.3g}" for name in PARTS)
+        parts = (f"{name} {statistics.median(one.parts[name] for one in results):.3g}" for name in results[0].parts)
         text += f": {', '.join(parts)}"
     return text
 
@@ -299,11 +323,11 @@ def render(rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return (
-        f"Written by `.venv/bin/python -m tests.launcher_bench`, {date}, commit {read_commit()}. "
-        f"Machine: {describe_machine()}.\nMedians, least to most in brackets, all kinds in one run. A step is a sleep "
-        "of 50 ms and one all_reduce; `until born` is\nthe launcher's own part up to the first line of the last rank "
-        "(peers: with the start of its interpreter),\nthen the import of torch, the process group and the first step."
-        "\n\n" + "\n".join(lines) + "\n"
+        f"Written by `.venv/bin/python -m tests.launcher_bench`, {date}, commit {read_commit()}. {describe_machine()}\n"
+        "Medians, least to most in brackets, all kinds in one run. A step is a sleep of 50 ms and one all_reduce; ours\n"
+        "with logs, health checks and records on. `until born` is the launcher's part up to the first line of the last\n"
+        "rank, with the start of its interpreter; for ours by its own timeline: detect, stop, rendezvous, spawn. Then\n"
+        "the import of torch, the process group (init) and the first step.\n\n" + "\n".join(lines) + "\n"
     )
 
 

@@ -80,7 +80,8 @@ def run_launch(settings: LaunchSettings, environ: Mapping[str, str]) -> int:
     last = f"the launcher ends reason={left.reason.value} exit_code={code} detail={left.detail}"
     log.info(last)
     launcher.timeline.close()
-    launcher.logs.close(last if settings.logs.places.launcher_log is not None else None)
+    last_line = last if settings.logs.places.launcher_log is not None else None
+    launcher.logs.close(last_line, is_host_lost=left.reason is Reason.HOST_LOST)
     launcher.job.leave(host_waits_seconds=HOST_WAITS_SECONDS)
     if launcher.is_host:
         launcher.judge.close()

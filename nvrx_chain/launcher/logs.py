@@ -15,6 +15,8 @@ from nvrx_chain.launcher.settings import LogSettings
 
 log = logging.getLogger(__name__)
 
+SINK_SECONDS = 30.0
+LOST_SECONDS = 0.3
 WRITER_SECONDS = 30.0
 """How long the writer may take at the end for what is still on its way."""
 
@@ -75,11 +77,13 @@ class LaunchLogs:
                 log.error("%s", error)
         return self._restart_at
 
-    def close(self, last_line: str | None) -> None:
-        """Bring everything to its place, the last line behind all others."""
+    def close(self, last_line: str | None, *, is_host_lost: bool = False) -> None:
+        """Bring everything to its place, the last line behind all others. A writer on a lost host takes nothing more."""
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
-        if self.node is not None and not self.node.close(last_line):
+        if self.node is not None and not self.node.close(
+            last_line, sink_seconds=LOST_SECONDS if is_host_lost else SINK_SECONDS
+        ):
             log.error("log lines of this node were lost or put aside")
 
     def stop_writer(self) -> None:
