@@ -78,7 +78,7 @@ class LaunchLogs:
         return self._restart_at
 
     def close(self, last_line: str | None, *, is_host_lost: bool = False) -> None:
-        """Bring everything to its place, the last line behind all others. A writer on a lost host takes nothing more."""
+        """Bring everything to its place, the last line behind all others. A writer on a lost host takes no more."""
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
         if self.node is not None and not self.node.close(
