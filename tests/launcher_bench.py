@@ -323,11 +323,12 @@ def render(rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return (
-        f"Written by `.venv/bin/python -m tests.launcher_bench`, {date}, commit {read_commit()}.\n{describe_machine()}\n"
-        "Medians, least to most in brackets, all kinds in one run. A step is a sleep of 50 ms and one all_reduce;\nours "
-        "with logs, health checks and records on. `until born` is the launcher's part up to the first line of the last\n"
-        "rank, with the start of its interpreter; for ours by its own timeline: detect, stop, rendezvous, spawn. Then\n"
-        "the import of torch, the process group (init) and the first step.\n\n" + "\n".join(lines) + "\n"
+        f"Written by `.venv/bin/python -m tests.launcher_bench`, {date}, commit {read_commit()}.\n"
+        f"{describe_machine()}\n"
+        "Medians, least to most in brackets, all kinds in one run. A step is a sleep of 50 ms and one all_reduce;\n"
+        "ours with logs, health checks and records on. `until born` is the launcher's part up to the first line of\n"
+        "the last rank, with the start of its interpreter; for ours by its own timeline: detect, stop, rendezvous,\n"
+        "spawn. Then the import of torch, the process group (init) and the first step.\n\n" + "\n".join(lines) + "\n"
     )
 
 
