@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[3]
 RANK = Path(__file__).with_name("rank.py")
 PATIENCE_SECONDS = 90.0
 LOOK_SECONDS = 0.01
+DYING_SECONDS = 5.0
 
 
 def free_port() -> int:
@@ -215,10 +216,14 @@ class Crew:
         for node in self.nodes.values():
             node.kill()
             node.process.wait(10)
-        for event in self.events("born"):
-            if is_alive(event["pid"]):
-                left.append(int(event["pid"]))
-                os.kill(event["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + DYING_SECONDS
+        for pid in {int(event["pid"]) for event in self.events("born")}:
+            # One that was killed takes a moment to give back its memory.
+            while is_alive(pid) and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+            if is_alive(pid):
+                left.append(pid)
+                os.kill(pid, signal.SIGKILL)
         return left
 
 
