@@ -103,8 +103,8 @@ def test_no_restart_keeps_its_promises_and_leaves_nothing(parent: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "python"),
-    [("ft_launcher", PEER_PYTHON), ("torchrun", sys.executable)],
-    ids=["ft_launcher", "torchrun"],
+    [("nvrx", sys.executable), ("ft_launcher", PEER_PYTHON), ("torchrun", sys.executable)],
+    ids=["nvrx", "ft_launcher", "torchrun"],
 )
 def test_hand_off_keeps_its_promises_and_leaves_nothing(parent: Path, launcher: str, python: str) -> None:
     code, report, story = run_command(parent, "--launcher", launcher, "--python", python)
