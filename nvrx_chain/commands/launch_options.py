@@ -1,4 +1,7 @@
-"""The options of `nvrx-chain launch`, under the headings of its help page. A long list of short entries."""
+"""The options of `nvrx-chain launch`, under the headings of its help page.
+
+Longer than other modules because it is one table, in the order in which people read it; nothing here decides anything.
+"""
 
 from __future__ import annotations
 

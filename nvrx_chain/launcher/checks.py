@@ -258,8 +258,9 @@ class DrainCheck(_Paced):
 
     def _reader(self) -> Reader:
         found = read_record(self._directory.rendezvous, Rendezvous, owner_uid=self._uid)
-        own = isinstance(found, Rendezvous) and found.array_job_id == self._directory.array_job_id
-        return Reader(task=self._task, nodes=self._nodes, rendezvous=found if own else None)  # type: ignore[arg-type]
+        if not isinstance(found, Rendezvous) or found.array_job_id != self._directory.array_job_id:
+            found = None
+        return Reader(task=self._task, nodes=self._nodes, rendezvous=found)
 
 
 class SegmentFileCheck(_Paced):

@@ -97,38 +97,13 @@ REFUSED: dict[str, str] = {
 
 def build_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchSettings:
     """`flags` by the name of their parameter. Raises UsageError."""
-    least, most = parse_nnodes(flags["nnodes"])
-    conf = parse_rdzv_conf(flags["rdzv_conf"])
-    alone = flags["standalone"] or (most == 1 and not flags["rdzv_endpoint"])
-    if flags["standalone"] and most > 1:
-        raise UsageError("reading --standalone", part=f"--nnodes {flags['nnodes']}", hint="one node meets nobody")
-    if not alone and not flags["rdzv_endpoint"]:
-        raise UsageError("joining the job: it is not said where", hint="give --rdzv-endpoint HOST:PORT")
-    host, port = ("localhost", 0) if alone else parse_endpoint(flags["rdzv_endpoint"])
-    is_host = parse_bool("is_host in --rdzv-conf", conf["is_host"]) if "is_host" in conf else None
-    segment = flags["segment"] if flags["segment"] is not None else conf.get("segment")
     return LaunchSettings(
-        min_nodes=least,
-        max_nodes=most,
+        **_meeting(flags, environ),
         procs_per_node=flags["nproc_per_node"],
         argv=tuple(flags["command"]),
         module=flags["module"],
         no_python=flags["no_python"],
         role=flags["role"],
-        host=host,
-        port=port,
-        run_id=flags["rdzv_id"],
-        is_host=True if alone else is_host,
-        local_addr=flags["local_addr"],
-        secret=_read_secret(flags["secret_file"], environ),
-        join_timeout=parse_seconds("join_timeout", conf.get("join_timeout", "600")),
-        connect_timeout=parse_seconds("store_connect_wait_seconds", conf.get("store_connect_wait_seconds", "120")),
-        last_call_timeout=parse_seconds("last_call_timeout", conf.get("last_call_timeout", "1")),
-        last_call_max=flags["last_call_max"],
-        first_round_grace=flags["first_round_grace"],
-        liveness_timeout=flags["liveness_timeout"],
-        rebalance_on_restart=flags["rebalance_on_restart"],
-        segment=parse_segment(segment),
         max_restarts=flags["max_restarts"],
         stop_grace=flags["stop_grace"],
         term_timeout=flags["term_timeout"],
@@ -158,6 +133,37 @@ def build_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Laun
             flags["gpu_memory_poll_interval"],
         ),
     )
+
+
+def _meeting(flags: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Where and with whom: the settings of the rendezvous by their names."""
+    least, most = parse_nnodes(flags["nnodes"])
+    conf = parse_rdzv_conf(flags["rdzv_conf"])
+    alone = flags["standalone"] or (most == 1 and not flags["rdzv_endpoint"])
+    if flags["standalone"] and most > 1:
+        raise UsageError("reading --standalone", part=f"--nnodes {flags['nnodes']}", hint="one node meets nobody")
+    if not alone and not flags["rdzv_endpoint"]:
+        raise UsageError("joining the job: it is not said where", hint="give --rdzv-endpoint HOST:PORT")
+    host, port = ("localhost", 0) if alone else parse_endpoint(flags["rdzv_endpoint"])
+    is_host = parse_bool("is_host in --rdzv-conf", conf["is_host"]) if "is_host" in conf else None
+    return {
+        "min_nodes": least,
+        "max_nodes": most,
+        "host": host,
+        "port": port,
+        "run_id": flags["rdzv_id"],
+        "is_host": True if alone else is_host,
+        "local_addr": flags["local_addr"],
+        "secret": _read_secret(flags["secret_file"], environ),
+        "join_timeout": parse_seconds("join_timeout", conf.get("join_timeout", "600")),
+        "connect_timeout": parse_seconds("store_connect_wait_seconds", conf.get("store_connect_wait_seconds", "120")),
+        "last_call_timeout": parse_seconds("last_call_timeout", conf.get("last_call_timeout", "1")),
+        "last_call_max": flags["last_call_max"],
+        "first_round_grace": flags["first_round_grace"],
+        "liveness_timeout": flags["liveness_timeout"],
+        "rebalance_on_restart": flags["rebalance_on_restart"],
+        "segment": parse_segment(flags["segment"] if flags["segment"] is not None else conf.get("segment")),
+    }
 
 
 def _records(flags: Mapping[str, Any]) -> RecordSettings:

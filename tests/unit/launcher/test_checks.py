@@ -25,7 +25,8 @@ from nvrx_chain.launcher.checks import (
 from nvrx_chain.launcher.gpu_facts import NvmlAbsent, NvmlUnreachable
 from nvrx_chain.launcher.health_settings import HealthSettings, make_health_settings, parse_injections
 from nvrx_chain.launcher.place import Place, read_place
-from nvrx_chain.records.control import Drained, DrainedNode, Rendezvous
+from nvrx_chain.records.control import Drained, Rendezvous
+from tests.fakes.drain_records import MARKER, RENDEZVOUS
 from tests.fakes.fake_pynvml import Direct, FakePynvml, eight, uuid
 
 ODD = "a path & 'more' #50%"
@@ -171,43 +172,8 @@ def test_a_program_that_went_away_later_does_not_cost_the_node(tmp_path: Path) -
 # Drain
 
 
-CONTROL = "generations/70/control"
-RENDEZVOUS = Rendezvous(
-    array_job_id=70,
-    array_task_id=0,
-    restart_count=0,
-    host="n1",
-    boot_id="boot",
-    pid=100,
-    pid_started_at=7,
-    rendezvous_host="n1",
-    rendezvous_port=29500,
-    nonce="",
-    secret="",
-    published_at="2026-08-03T01:00:00Z",
-    started_at=None,
-    members=(),
-    present=(),
-)
-MARKER = Drained(
-    array_job_id=70,
-    array_task_id=0,
-    restart_count=0,
-    host="n1",
-    boot_id="boot",
-    pid=100,
-    pid_started_at=7,
-    task=1,
-    task_nodes=("n3", "n4"),
-    drained_nodes=(DrainedNode(node="n4", state="draining", reason="bad disk", by="root", since=None),),
-    is_active=True,
-    excluded=True,
-    seen_at="2026-08-03T01:02:03Z",
-    returned_at=None,
-    poll=3,
-    poll_seconds=60.0,
-    answer_age_seconds=0.0,
-)
+CONTROL = "generations/7/control"
+NODES = ("n2",)
 
 
 def drain(tmp_path: Path, marker: Drained | bytes | None, rendezvous: Rendezvous | None = RENDEZVOUS) -> Seen:
@@ -218,21 +184,21 @@ def drain(tmp_path: Path, marker: Drained | bytes | None, rendezvous: Rendezvous
     if marker is not None:
         content = marker if isinstance(marker, bytes) else msgspec.json.encode(marker)
         (control / "drained.1.json").write_bytes(content)
-    return DrainCheck(control, 70, 1, ("n3", "n4")).look(0)
+    return DrainCheck(control, 7, 1, NODES).look(0)
 
 
 def test_a_drained_task_that_a_spare_can_replace_leaves(tmp_path: Path) -> None:
-    assert drain(tmp_path, MARKER).sick == ('drained: n4 (draining, "bad disk" by root)',)
+    assert drain(tmp_path, MARKER).sick == ('drained: n2 (draining, "bad disk" by root)',)
 
 
-@pytest.mark.parametrize("changes", [{"is_active": False}, {"excluded": False}, {"array_job_id": 69}], ids=str)
+@pytest.mark.parametrize("changes", [{"is_active": False}, {"excluded": False}, {"array_job_id": 6}], ids=str)
 def test_a_marker_that_does_not_exclude_this_task_now_is_quiet(tmp_path: Path, changes: dict[str, object]) -> None:
     assert drain(tmp_path, msgspec.structs.replace(MARKER, **changes)) == Seen()
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"task": 2}, {"task_nodes": ("n3", "n5")}, {"pid": 101}, {"boot_id": "x"}, {"answer_age_seconds": 1e6}],
+    [{"task": 2}, {"task_nodes": ("n2", "n5")}, {"pid": 101}, {"boot_id": "x"}, {"answer_age_seconds": 1e6}],
     ids=str,
 )
 def test_a_marker_in_doubt_is_unobserved_and_the_task_takes_part(tmp_path: Path, changes: dict[str, object]) -> None:
@@ -245,14 +211,14 @@ def test_without_a_marker_or_a_rendezvous_or_with_rubbish_the_task_takes_part(tm
     assert drain(tmp_path / "b", MARKER, rendezvous=None).sick == ()
     assert drain(tmp_path / "c", b"{").sick == ()
     assert drain(tmp_path / "d", json.dumps({"task": 1}).encode()).sick == ()
-    assert DrainCheck(tmp_path / "none" / "control", 70, 1, ()).look(0) == Seen()
+    assert DrainCheck(tmp_path / "none" / "control", 7, 1, ()).look(0) == Seen()
 
 
 def test_a_marker_that_stands_still_is_believed_no_longer_than_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drain(tmp_path, MARKER)
-    check = DrainCheck(tmp_path / CONTROL, 70, 1, ("n3", "n4"))
+    check = DrainCheck(tmp_path / CONTROL, 7, 1, NODES)
     assert check.look(0).sick
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 601.0)

@@ -5,51 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nvrx_chain.records.control import Drained, DrainedNode, Rendezvous
+from nvrx_chain.records.control import DrainedNode
 from nvrx_chain.records.drained import STALE_POLLS, Doubt, Reader, find_doubt, name_drained
-
-POLL = 60.0
+from tests.fakes.drain_records import MARKER, RENDEZVOUS
 
 # The marker, read by task 1 on n2.
 
-RENDEZVOUS = Rendezvous(
-    array_job_id=7,
-    array_task_id=0,
-    restart_count=0,
-    host="n1",
-    boot_id="boot",
-    pid=100,
-    pid_started_at=7,
-    rendezvous_host="n1",
-    rendezvous_port=20001,
-    nonce="ab",
-    secret="cd",
-    published_at="2026-08-03T01:00:00Z",
-    started_at="2026-08-03T01:00:01Z",
-    members=(0, 1),
-    present=(0, 1),
-)
 READER = Reader(task=1, nodes=("n2",), rendezvous=RENDEZVOUS)
-MARKER = Drained(
-    array_job_id=7,
-    array_task_id=0,
-    restart_count=0,
-    host="n1",
-    boot_id="boot",
-    pid=100,
-    pid_started_at=7,
-    task=1,
-    task_nodes=("n2",),
-    drained_nodes=(DrainedNode(node="n2", state="draining", reason="bad disk", by="root", since=None),),
-    is_active=True,
-    excluded=True,
-    seen_at="2026-08-03T01:02:03Z",
-    returned_at=None,
-    poll=3,
-    poll_seconds=POLL,
-    answer_age_seconds=0.0,
-)
-LIMIT = STALE_POLLS * POLL
+LIMIT = STALE_POLLS * MARKER.poll_seconds
 
 
 @pytest.mark.parametrize(
