@@ -12,7 +12,7 @@ import pytest
 from nvrx_chain.sandbox.cluster import end_directory
 from nvrx_chain.sandbox.config import Addresses
 from nvrx_chain.sandbox.network import DEVICES, NAMESPACES
-from nvrx_chain.sandbox.record import find_place
+from nvrx_chain.sandbox.record import SandboxState, find_place, read_state
 from tests.integration.sandbox_lab import CLOCK, PATIENCE, Lab, end_group, needs_cluster, running_lab, wait
 from tests.integration.test_sandbox import HOSTILE, _start_up
 
@@ -96,6 +96,8 @@ def test_down_removes_the_network_of_an_up_that_was_killed(tmp_path: Path, stage
     process = _start_up(directory, "--nodes", "100", "--network")
     try:
         place = wait(lambda: find_place(directory), "the slot is claimed")
+        # Before its first record nobody knows who made the directory, and it stays.
+        wait(lambda: isinstance(read_state(place), SandboxState), "the claim is on record")
         if stage == "network":
             wait(lambda: len(traces(place.slot)) > 20, "some of the network is there")
         os.kill(process.pid, signal.SIGKILL)
