@@ -373,4 +373,5 @@ def test_a_claim_that_was_killed_before_its_first_record_is_removed(tmp_path: Pa
         place.state_file.unlink()
     assert end_directory(tmp_path / "x", CLOCK).was_there
     assert not place.runtime.exists()
+    assert (tmp_path / "x").is_dir(), "nothing says that the directory was made by the claim"
     assert not end_directory(tmp_path / "x", CLOCK).was_there
